@@ -1,0 +1,121 @@
+"""Documents are read from and written to strict, versioned JSON files."""
+
+import hashlib
+import os
+import tempfile
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from autopipe.errors import DocumentError
+
+MAXIMUM_FILE_BYTES = 512 * 1024**2
+
+
+class Document(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="format"):
+    """A frozen value with a JSON form; subclasses carry ``tag="autopipe.<kind>"``."""
+
+    version: int = 1
+
+
+DocumentType = TypeVar("DocumentType", bound=Document)
+
+
+def encode(document: Document) -> bytes:
+    """Return the JSON form of ``document``: UTF-8, indented, keys in the order of its fields."""
+    return msgspec.json.format(msgspec.json.encode(document), indent=1) + b"\n"
+
+
+def decode(text: bytes | str, kind: type[DocumentType], *, origin: str = "document") -> DocumentType:
+    """Return the document of type ``kind`` that ``text`` holds.
+
+    Raises
+    ------
+    DocumentError
+        If the text is not JSON, not this kind, of another version, or a field is missing, unknown or
+        wrong; the message names ``origin`` and the path of the field.
+    """
+    name = kind.__struct_config__.tag
+    try:
+        document = msgspec.json.decode(text, type=kind)
+    except RecursionError:
+        raise DocumentError(f"{origin}: nested too deeply to be an {name} document. Write it anew.") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise DocumentError(
+            f"{origin} is not a valid {name} document: {error}. Write it anew with the command that makes it."
+        ) from None
+    if document.version != 1:
+        raise DocumentError(
+            f"{origin} is {name} version {document.version}, and this autopipe reads version 1. "
+            "Update autopipe, or write the file anew."
+        )
+    return document
+
+
+def load(path: str | Path, kind: type[DocumentType]) -> DocumentType:
+    """Return the document of type ``kind`` in the file at ``path``.
+
+    Raises
+    ------
+    DocumentError
+        If the file cannot be read, is larger than 512 MiB, or does not hold such a document.
+    """
+    try:
+        size = os.path.getsize(path)
+        if size > MAXIMUM_FILE_BYTES:
+            raise DocumentError(f"{path} holds {size} bytes; documents hold at most {MAXIMUM_FILE_BYTES}.")
+        text = Path(path).read_bytes()
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise DocumentError(f"cannot read {path}: {reason}. Check the path.") from None
+    return decode(text, kind, origin=str(path))
+
+
+def save(document: Document, path: str | Path) -> None:
+    """Write ``document`` to ``path``: to a temporary name beside it first, then renamed.
+
+    Raises
+    ------
+    DocumentError
+        If the file cannot be written; what stood at ``path`` before is then untouched.
+    """
+    write_whole(encode(document), path)
+
+
+def write_whole(content: bytes, path: str | Path) -> None:
+    """Write ``content`` to ``path`` so that a reader sees the old file or the new one, never a part.
+
+    Raises
+    ------
+    DocumentError
+        If the file cannot be written.
+    """
+    target = Path(path)
+    temporary = None
+    try:
+        descriptor, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name[:64]}.")
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o666 & ~_umask())
+        os.replace(temporary, target)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise DocumentError(f"cannot write {path}: {reason}. Check the folder and its permissions.") from None
+    finally:
+        if temporary is not None and os.path.exists(temporary):
+            os.unlink(temporary)
+
+
+def fingerprint(value: Any) -> str:
+    """Return a short digest of any value that msgspec can encode: equal values, equal digests."""
+    canonical = msgspec.json.encode(value, order="deterministic")
+    return hashlib.sha256(canonical).hexdigest()[:16]
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

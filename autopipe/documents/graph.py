@@ -1,0 +1,103 @@
+"""A `Graph` is a recorded model: its fx nodes, the layers they form, and what crosses between layers."""
+
+from typing import Any
+
+import msgspec
+
+from autopipe.documents.files import Document, fingerprint
+
+
+class Node(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """One fx node.
+
+    ``arguments`` and ``keywords`` hold the node's args and kwargs in the plain-JSON form of
+    ``autopipe.recorder.encode`` (references to other nodes, dtypes, slices and so on are tagged objects).
+    """
+
+    name: str
+    op: str
+    target: str
+    arguments: Any = ()
+    keywords: Any = {}
+
+
+class Parameter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A parameter or buffer of the model under its original name (the first one, where it has several)."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    bytes: int
+    requires_grad: bool
+    is_buffer: bool = False
+    aliases: tuple[str, ...] = ()
+
+
+class Value(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A value that one layer makes and later layers read.
+
+    ``name`` is the fx node that makes it; ``producer`` and ``consumers`` are layer indices, consumers
+    ascending and above the producer. A tensor has ``shape``, ``dtype`` and ``bytes`` as in the example
+    run; a value that is no tensor (a number, a string, None) has none of them.
+    """
+
+    name: str
+    producer: int
+    consumers: tuple[int, ...]
+    requires_grad: bool = False
+    shape: tuple[int, ...] | None = None
+    dtype: str | None = None
+    bytes: int = 0
+
+
+class Layer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """An indivisible unit of a plan: consecutive fx nodes.
+
+    ``name`` is the module path a person recognises; ``kind`` a class or function name; ``parameters`` and
+    ``buffers`` the original (first) names of what it reads; ``group`` is equal for layers that are
+    identical but for their weights.
+    """
+
+    name: str
+    kind: str
+    nodes: tuple[str, ...]
+    parameters: tuple[str, ...] = ()
+    buffers: tuple[str, ...] = ()
+    group: int = 0
+
+
+class ForbiddenCut(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """No stage may begin at layer ``position`` because of ``reason``."""
+
+    position: int
+    reason: str
+
+
+class Graph(Document, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="autopipe.graph"):
+    """A model recorded as a torch.fx graph and grouped into layers.
+
+    Placeholders belong to the first layer and the output node to the last; a ``get_attr`` node belongs to
+    the layer that reads it, so parameters and buffers never cross; every crossing value is a tensor or a
+    plain value (number, string, None).
+    """
+
+    model: str
+    nodes: tuple[Node, ...]
+    parameters: tuple[Parameter, ...]
+    layers: tuple[Layer, ...]
+    values: tuple[Value, ...]
+    forbidden_cuts: tuple[ForbiddenCut, ...] = ()
+    batch_is_free: bool = True
+
+    @property
+    def fingerprint(self) -> str:
+        """A digest of what the model is (nodes, parameters, layers), not of the example it was recorded on."""
+        return fingerprint((self.nodes, self.parameters, self.layers))
+
+    def tied(self) -> dict[str, tuple[int, ...]]:
+        """Return the trainable parameters that more than one layer reads: name -> layer indices, ascending."""
+        readers: dict[str, list[int]] = {}
+        for index, layer in enumerate(self.layers):
+            for name in layer.parameters:
+                readers.setdefault(name, []).append(index)
+        return {name: tuple(layers) for name, layers in readers.items() if len(layers) > 1}

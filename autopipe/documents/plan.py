@@ -1,0 +1,106 @@
+"""A `Plan` says which layers form which stage, on which rank, under which schedule, and how good that is."""
+
+import msgspec
+
+from autopipe.documents.files import Document, fingerprint
+from autopipe.documents.graph import Graph
+
+
+class StagePlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Layers ``begin`` to ``end - 1`` on ``rank``, with the costs predicted for one micro-batch.
+
+    ``parameter_bytes`` counts parameters, ``state_bytes`` parameters, gradients, optimizer state and
+    buffers together, ``activation_bytes`` what one in-flight micro-batch holds.
+    """
+
+    begin: int
+    end: int
+    rank: int
+    layers: tuple[str, ...]
+    recompute: tuple[str, ...] = ()
+    forward_ns: int
+    backward_ns: int
+    optimizer_ns: int = 0
+    send_bytes: int = 0
+    parameter_bytes: int
+    state_bytes: int
+    activation_bytes: int
+
+
+class RankPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is predicted for one rank: its peak memory, its limit, its peak of in-flight micro-batches."""
+
+    peak_bytes: int
+    memory_limit_bytes: int | None
+    in_flight: int
+    busy_ns: int
+
+
+class Certificate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How far from the best the plan can be.
+
+    ``objective_ns``, ``objective_bound_ns`` and ``solver_gap`` speak of the solver's own objective;
+    ``step_bound_ns`` is a time under which no step of a plan of the searched kind can be, and ``gap`` is
+    (simulated step - step_bound_ns) / step_bound_ns. ``status`` is ``optimal``, ``feasible`` (stopped by
+    the time limit) or ``heuristic`` (no solver ran).
+    """
+
+    status: str
+    engine: str
+    objective_ns: int
+    objective_bound_ns: int
+    solver_gap: float
+    step_bound_ns: int
+    gap: float
+
+
+class Alternative(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A plan that was considered and lost: its choices and its predicted step, None where it does not fit."""
+
+    pipeline_size: int
+    micro_batch_size: int
+    micro_batches: int
+    schedule: str
+    step_ns: int | None
+    bounds: tuple[int, ...] = ()
+    reason: str = ""
+
+
+class Plan(Document, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="autopipe.plan"):
+    """Stages, ranks, micro-batches and schedule for one model on one cluster, with a prediction and a proof.
+
+    ``batch_size`` is the mini-batch of one replica in samples; ``micro_batches`` of them have
+    ``micro_batch_size`` samples each (the last ones fewer if it does not divide).
+    """
+
+    model: str
+    graph_fingerprint: str
+    profile_fingerprint: str
+    batch_size: int
+    micro_batch_size: int
+    micro_batches: int
+    pipeline_size: int
+    data_parallel_size: int = 1
+    virtual_stages: int = 1
+    schedule: str
+    depth: int = 0
+    stages: tuple[StagePlan, ...]
+    ranks: tuple[RankPlan, ...]
+    step_ns: int
+    bubble_ratio: float
+    certificate: Certificate
+    binding: str
+    alternatives: tuple[Alternative, ...] = ()
+    link_latency_ns: int = 0
+    link_bytes_per_s: int | None = None
+    graph: Graph | None = None
+
+    @property
+    def fingerprint(self) -> str:
+        """A digest of the whole plan: ranks that start together must agree on it."""
+        return fingerprint(self)
+
+    @property
+    def stage_ranks(self) -> tuple[int, ...]:
+        """The rank of each stage, by stage index."""
+        return tuple(stage.rank for stage in self.stages)

@@ -1,0 +1,131 @@
+"""A `Profile` is the time and memory of every layer of a graph on one device, at several micro-batch sizes."""
+
+from enum import StrEnum
+
+import msgspec
+
+from autopipe.documents.files import Document, fingerprint
+from autopipe.documents.graph import Graph
+
+
+class Source(StrEnum):
+    """Where a cost comes from."""
+
+    MEASURED = "measured"
+    INTERPOLATED = "interpolated"
+    ROOFLINE = "roofline"
+    CALIBRATED = "calibrated"
+
+
+class Spread(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How far a median can be trusted: median absolute deviation, minimum and number of rounds."""
+
+    mad_ns: int
+    minimum_ns: int
+    rounds: int
+
+
+class Cost(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Time and activation memory of one layer (or of the loss) for one micro-batch.
+
+    ``backward_ns`` is the full backward; ``input_grad_ns`` and ``weight_grad_ns`` its two parts, None when
+    not measured. ``saved_bytes`` are the storages that the layer makes and its own backward needs
+    (parameters, model inputs and values received from earlier layers excluded), ``saved_recompute_bytes``
+    the same when the layer recomputes; ``transient_bytes`` the extra peak while its backward runs, and
+    ``forward_transient_bytes`` while its forward runs, both above what stays afterwards.
+    """
+
+    forward_ns: int
+    backward_ns: int
+    input_grad_ns: int | None = None
+    weight_grad_ns: int | None = None
+    recompute_ns: int | None = None
+    saved_bytes: int
+    saved_recompute_bytes: int | None = None
+    transient_bytes: int
+    forward_transient_bytes: int = 0
+    source: Source
+    forward_spread: Spread | None = None
+    backward_spread: Spread | None = None
+
+
+class ProfiledLayer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What one layer holds and costs; ``costs`` has one entry per micro-batch size of the profile."""
+
+    name: str
+    kind: str = ""
+    parameters: tuple[str, ...] = ()
+    parameter_bytes: int
+    gradient_bytes: int
+    optimizer_bytes: int
+    buffer_bytes: int
+    optimizer_ns: int | None = None
+    group: int = 0
+    costs: tuple[Cost, ...]
+
+
+class ProfiledValue(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A value that crosses between layers, with its bytes at each micro-batch size.
+
+    ``saved_at`` is the first layer after the producer whose backward needs it, None when no later layer
+    saves it or when the producer itself does (its ``saved_bytes`` counts it then).
+    """
+
+    name: str
+    producer: int
+    consumers: tuple[int, ...]
+    requires_grad: bool
+    bytes: tuple[int, ...]
+    saved_at: int | None = None
+
+
+class SharedParameter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A parameter that several layers read: its layers and bytes."""
+
+    name: str
+    layers: tuple[int, ...]
+    bytes: int
+
+
+class WholeStep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The unsplit model's forward and backward at one micro-batch size, and what the layers' sum misses."""
+
+    micro_batch: int
+    step_ns: int
+    layers_ns: int
+
+
+class Profile(Document, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="autopipe.profile"):
+    """Time and memory of every layer of a model on one device.
+
+    ``micro_batches`` are the profiled sizes in samples, ascending; every ``costs`` and ``bytes`` tuple is
+    aligned with it. ``loss`` is the cost of the loss function, part of whichever stage is last.
+    ``link_latency_ns`` and ``link_bytes_per_s`` describe the link between neighbouring ranks.
+    """
+
+    model: str
+    device: str
+    device_memory_bytes: int | None = None
+    torch: str
+    dtype: str
+    autocast: str | None = None
+    optimizer: str
+    loss_name: str
+    clock: str
+    foreign_load: float | None = None
+    micro_batches: tuple[int, ...]
+    layers: tuple[ProfiledLayer, ...]
+    values: tuple[ProfiledValue, ...]
+    loss: tuple[Cost, ...]
+    shared: tuple[SharedParameter, ...] = ()
+    forbidden_cuts: tuple[int, ...] = ()
+    whole: tuple[WholeStep, ...] = ()
+    link_latency_ns: int | None = None
+    link_bytes_per_s: int | None = None
+    graph_fingerprint: str
+    graph: Graph | None = None
+
+    @property
+    def fingerprint(self) -> str:
+        """A digest of the whole profile, which a plan made from it carries."""
+        return fingerprint(self)

@@ -1,0 +1,47 @@
+"""A `Timeline` is what every rank did when, simulated or measured."""
+
+from enum import StrEnum
+
+import msgspec
+
+from autopipe.documents.files import Document
+
+
+class Lane(StrEnum):
+    """What a rank was doing in a span."""
+
+    COMPUTE = "compute"
+    WAIT = "wait"
+    SEND = "send"
+    RECEIVE = "receive"
+    OPTIMIZER = "optimizer"
+
+
+class Span(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One action on one lane of one rank; ``label`` is its text form, for example ``F0.3``."""
+
+    lane: Lane
+    label: str
+    start_ns: int
+    end_ns: int
+
+
+class RankTimeline(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The spans of one rank in order of their start, and its peaks."""
+
+    rank: int
+    spans: tuple[Span, ...]
+    peak_in_flight: int
+    peak_bytes: int | None = None
+    peak_outputs: int | None = None
+    peak_receive_buffers: int | None = None
+
+
+class Timeline(Document, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="autopipe.timeline"):
+    """One step of all ranks; time 0 is the start of the first action; ``source`` is simulated or measured."""
+
+    source: str
+    schedule: str
+    micro_batches: int
+    step_ns: int
+    ranks: tuple[RankTimeline, ...]
