@@ -1,0 +1,49 @@
+"""The loss of a micro-batch: the user's function of output and target, or what the model itself returns."""
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from autopipe.errors import InputError
+
+LossFunction = Callable[..., Tensor]
+
+
+def resolve_loss(loss_fn: LossFunction | None, output: Any, target: Any = None) -> Tensor:
+    """Return the scalar loss of one micro-batch.
+
+    With ``loss_fn`` it is ``loss_fn(output, target)`` (``loss_fn(output)`` where no target is given).
+    Without, it is the output's ``loss`` (attribute or key) or the output itself when that is a scalar.
+
+    Raises
+    ------
+    InputError
+        If the result is not one floating-point number.
+    """
+    if loss_fn is not None:
+        loss = loss_fn(output) if target is None else loss_fn(output, target)
+        origin = f"loss function {getattr(loss_fn, '__name__', type(loss_fn).__name__)}"
+    else:
+        loss = output.get("loss") if isinstance(output, dict) else getattr(output, "loss", output)
+        origin = f"model's own output ({type(output).__name__})"
+    if not isinstance(loss, Tensor) or loss.numel() != 1 or not loss.is_floating_point():
+        what = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else f"a {type(loss).__name__}"
+        raise InputError(
+            f"the {origin} gives {what} as loss, and training needs one floating-point number. "
+            "Pass loss_fn=, a function of (output, target) that returns a scalar tensor."
+        )
+    return loss.reshape(())
+
+
+def mean_output(output: Any, target: Any = None) -> Tensor:
+    """Return the mean of the output's first floating-point tensor: a stand-in loss for measuring a model."""
+    for leaf in pytree.tree_leaves(_fields(output)):
+        if isinstance(leaf, Tensor) and leaf.is_floating_point():
+            return leaf.mean()
+    raise InputError("the model's output holds no floating-point tensor to take a loss of: pass loss_fn=.")
+
+
+def _fields(output: Any) -> Any:
+    return output if isinstance(output, (Tensor, dict, list, tuple)) else getattr(output, "__dict__", output)

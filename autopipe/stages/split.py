@@ -1,0 +1,105 @@
+"""A recorded model is cut at layer boundaries into one ordinary module per stage."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import fx, nn
+
+from autopipe.documents.graph import Graph
+from autopipe.stages.boundary import check_bounds, routes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stage:
+    """Layers ``begin`` to ``end - 1`` as a module.
+
+    ``module`` of the first stage takes the model's own arguments; of the others, the values ``inputs`` in
+    order. It returns the values ``outputs`` as a tuple; the last stage returns the model's own output.
+    """
+
+    index: int
+    begin: int
+    end: int
+    module: fx.GraphModule
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    is_last: bool
+
+
+def split(module: fx.GraphModule, graph: Graph, bounds: Sequence[int]) -> tuple[Stage, ...]:
+    """Return the stages of ``module``, the recorded form of a model, cut at ``bounds``.
+
+    Submodules, parameters and buffers are shared with the model and keep their names, so that the union of
+    the stages' state_dicts is the model's.
+
+    Parameters
+    ----------
+    graph : Graph
+        The layers of ``module`` and what crosses between them.
+    bounds : sequence of int
+        (0, b1, ..., L): stage s holds layers bounds[s] to bounds[s+1] - 1.
+
+    Raises
+    ------
+    InputError
+        If the bounds do not cut the layers into non-empty stages.
+    """
+    bounds = check_bounds(bounds, len(graph.layers))
+    travels = routes(graph.values, bounds)
+    order = {value.name: position for position, value in enumerate(graph.values)}
+    stages = []
+    for index in range(len(bounds) - 1):
+        incoming = {name for route in travels if route.target == index for name in route.names}
+        outgoing = {name for route in travels if route.source == index for name in route.names}
+        inputs = tuple(sorted(incoming, key=order.__getitem__))
+        outputs = tuple(sorted(outgoing, key=order.__getitem__))
+        layers = graph.layers[bounds[index] : bounds[index + 1]]
+        is_last = index == len(bounds) - 2
+        names = tuple(name for layer in layers for name in layer.nodes)
+        part = _part(module, names, inputs, None if is_last else outputs)
+        stages.append(
+            Stage(
+                index=index,
+                begin=bounds[index],
+                end=bounds[index + 1],
+                module=part,
+                inputs=inputs,
+                outputs=outputs,
+                is_last=is_last,
+            )
+        )
+    return tuple(stages)
+
+
+def _part(
+    module: fx.GraphModule, names: tuple[str, ...], inputs: tuple[str, ...], outputs: tuple[str, ...] | None
+) -> fx.GraphModule:
+    """Return the module of the nodes ``names``; without ``outputs`` it keeps the model's own output node."""
+    wanted = set(names)
+    graph = fx.Graph()
+    copies: dict[fx.Node, fx.Node] = {}
+    attributes: dict[str, Any] = {}
+    received = set(inputs)
+    by_name = {node.name: node for node in module.graph.nodes}
+    for name in inputs:
+        copies[by_name[name]] = graph.placeholder(name)
+    for node in module.graph.nodes:
+        if node.name not in wanted or node.name in received:
+            continue
+        if node.op in ("call_module", "get_attr"):
+            attributes[node.target] = _attribute(module, node.target)
+        copies[node] = graph.node_copy(node, copies.__getitem__)
+    if outputs is not None:
+        graph.output(tuple(copies[by_name[name]] for name in outputs))
+    part = fx.GraphModule(attributes, graph, class_name="Stage")
+    part.training = module.training
+    part.graph.lint()
+    return part
+
+
+def _attribute(module: nn.Module, target: str) -> Any:
+    value: Any = module
+    for name in target.split("."):
+        value = getattr(value, name)
+    return value
