@@ -1,6 +1,6 @@
 """Sends, receives and waits are derived from a schedule: one lowering that check, simulator and executor share."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from enum import StrEnum
 
 import msgspec
@@ -76,8 +76,58 @@ def lower(
     forward (or backward) ``window`` micro-batches later on the same edge (one more for every stage that the
     edge skips, since its reader lags by as many), or at the end of the step.
     """
-    edges = tuple(edges)
-    return tuple(_lower_rank(schedule, edges, rank, lookahead, window) for rank in range(schedule.ranks))
+    near = edges_by_stage(edges, schedule.stages)
+    return tuple(
+        tuple(rank_steps(schedule, near, rank, lookahead=lookahead, window=window)) for rank in range(schedule.ranks)
+    )
+
+
+def edges_by_stage(edges: Iterable[Edge], stages: int) -> tuple[tuple[Edge, ...], ...]:
+    """Return, per stage, the edges that begin or end at it."""
+    near: list[list[Edge]] = [[] for _ in range(stages)]
+    for edge in edges:
+        near[edge.source].append(edge)
+        near[edge.target].append(edge)
+    return tuple(tuple(row) for row in near)
+
+
+def rank_steps(
+    schedule: Schedule,
+    near: tuple[tuple[Edge, ...], ...],
+    rank: int,
+    *,
+    lookahead: int = LOOKAHEAD,
+    window: int = SEND_WINDOW,
+) -> Iterator[Step]:
+    """Yield the steps of one rank, as `lower` describes them; ``near`` is `edges_by_stage`."""
+    ranks = schedule.stage_ranks
+    remote = tuple(tuple(e for e in row if ranks[e.source] != ranks[e.target]) for row in near)
+    actions = schedule.actions[rank]
+    pending: dict[Message, bool] = {}
+    posted = 0
+    for position, action in enumerate(actions):
+        while posted < len(actions) and posted <= position + lookahead:
+            for message in reads(actions[posted], remote[actions[posted].stage]):
+                yield Step(Kind.POST, message=message)
+            posted += 1
+        edges = remote[action.stage]
+        for message in reads(action, edges):
+            yield Step(Kind.WAIT_RECEIVE, message=message)
+            answered = Message(message.target, message.source, message.micro_batch, not message.backward)
+            if pending.pop(answered, False):
+                yield Step(Kind.WAIT_SEND, message=answered)
+        outgoing = writes(action, edges)
+        for message in outgoing:
+            lag = window + abs(message.target - message.source) - 1
+            late = Message(message.source, message.target, message.micro_batch - lag, message.backward)
+            if pending.pop(late, False):
+                yield Step(Kind.WAIT_SEND, message=late)
+        yield Step(Kind.COMPUTE, action=action)
+        for message in outgoing:
+            yield Step(Kind.SEND, message=message)
+            pending[message] = True
+    for message in pending:
+        yield Step(Kind.WAIT_SEND, message=message)
 
 
 def reads(action: Action, edges: Iterable[Edge]) -> tuple[Message, ...]:
@@ -104,39 +154,3 @@ def writes(action: Action, edges: Iterable[Edge]) -> tuple[Message, ...]:
             if e.target == action.stage and e.gradient
         )
     return ()
-
-
-def _lower_rank(
-    schedule: Schedule, edges: tuple[Edge, ...], rank: int, lookahead: int, window: int
-) -> tuple[Step, ...]:
-    actions = schedule.actions[rank]
-    near = tuple(e for e in edges if rank in (schedule.stage_ranks[e.source], schedule.stage_ranks[e.target]))
-    remote = tuple(e for e in near if schedule.stage_ranks[e.source] != schedule.stage_ranks[e.target])
-    steps: list[Step] = []
-    pending: dict[Message, None] = {}
-    posted = 0
-    for position, action in enumerate(actions):
-        while posted < len(actions) and posted <= position + lookahead:
-            steps += (Step(Kind.POST, message=m) for m in reads(actions[posted], remote))
-            posted += 1
-        for message in reads(action, remote):
-            steps.append(Step(Kind.WAIT_RECEIVE, message=message))
-            answered = Message(message.target, message.source, message.micro_batch, not message.backward)
-            _wait_sent(steps, pending, answered)
-        outgoing = writes(action, remote)
-        for message in outgoing:
-            lag = window + abs(message.target - message.source) - 1
-            late = Message(message.source, message.target, message.micro_batch - lag, message.backward)
-            _wait_sent(steps, pending, late)
-        steps.append(Step(Kind.COMPUTE, action=action))
-        for message in outgoing:
-            steps.append(Step(Kind.SEND, message=message))
-            pending[message] = None
-    steps += (Step(Kind.WAIT_SEND, message=message) for message in pending)
-    return tuple(steps)
-
-
-def _wait_sent(steps: list[Step], pending: dict[Message, None], message: Message) -> None:
-    if message in pending:
-        del pending[message]
-        steps.append(Step(Kind.WAIT_SEND, message=message))
