@@ -1,5 +1,7 @@
 """Nanoseconds and bytes become the units that people read, here and nowhere else."""
 
+from typing import NamedTuple
+
 GIB = 1024**3
 MIB = 1024**2
 KIB = 1024
@@ -30,3 +32,30 @@ def format_time(duration_ns: int | float | None) -> str:
 def format_share(share: float | None) -> str:
     """Return a share in [0, 1] as per cent, for example ``12.5 %``; ``-`` where it was not measured."""
     return "-" if share is None else f"{100 * share:.1f} %"
+
+
+class Scale(NamedTuple):
+    """One unit for a whole column of figures: its name and how many nanoseconds or bytes it holds."""
+
+    unit: str
+    size: int
+
+    def format(self, value: int | float | None) -> str:
+        """Return ``value`` in this unit with two decimals and no unit name; ``-`` where it was not measured."""
+        return "-" if value is None else f"{value / self.size:.2f}"
+
+
+def time_scale(largest_ns: int | float) -> Scale:
+    """Return the unit in which a column of durations up to ``largest_ns`` is read best."""
+    for scale in (Scale("s", SECOND), Scale("ms", MILLISECOND)):
+        if abs(largest_ns) >= scale.size:
+            return scale
+    return Scale("us", 1000)
+
+
+def byte_scale(largest_bytes: int) -> Scale:
+    """Return the unit in which a column of sizes up to ``largest_bytes`` is read best."""
+    for scale in (Scale("GiB", GIB), Scale("MiB", MIB)):
+        if abs(largest_bytes) >= scale.size:
+            return scale
+    return Scale("KiB", KIB)

@@ -1,0 +1,1 @@
+"""Reporting: documents become tables, text timelines and traces that people read."""

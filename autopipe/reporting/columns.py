@@ -1,0 +1,45 @@
+"""Tables share one form: a narrow frame, figures to the right, and one unit for each column."""
+
+from rich.table import Table
+
+from autopipe.units import Scale, byte_scale, time_scale
+
+
+def plain_table(title: str) -> Table:
+    """Return an empty table without side borders, so that 80 columns go a long way."""
+    return Table(title=title, title_justify="left", title_style="bold", box=None, padding=(0, 1, 0, 0), pad_edge=False)
+
+
+def add_figures(table: Table, name: str, unit: str = "") -> None:
+    """Add a column of figures to ``table``: its unit under its name, its figures to the right."""
+    table.add_column(f"{name}\n{unit}" if unit else name, justify="right", no_wrap=True)
+
+
+def add_words(table: Table, name: str) -> None:
+    """Add a column of words to ``table``: these wrap where the width does not do, figures never."""
+    table.add_column(name, justify="left", overflow="fold")
+
+
+def shares_that_add_up(parts: tuple[int, ...]) -> tuple[float, ...]:
+    """Return the share of each part in their sum, rounded to a tenth of a per cent so that they add up to one.
+
+    The parts that lose most by rounding down are rounded up (largest remainder); all zero for an empty sum.
+    """
+    total = sum(parts)
+    if total == 0:
+        return (0.0,) * len(parts)
+    tenths = [1000 * part // total for part in parts]
+    by_loss = sorted(range(len(parts)), key=lambda index: -(1000 * parts[index] % total))
+    for index in by_loss[: 1000 - sum(tenths)]:
+        tenths[index] += 1
+    return tuple(tenth / 1000 for tenth in tenths)
+
+
+def times_scale(*columns: tuple[int, ...]) -> Scale:
+    """Return the one unit for all these columns of nanoseconds."""
+    return time_scale(max((value for column in columns for value in column), default=0))
+
+
+def bytes_scale(*columns: tuple[int, ...]) -> Scale:
+    """Return the one unit for all these columns of bytes."""
+    return byte_scale(max((value for column in columns for value in column), default=0))

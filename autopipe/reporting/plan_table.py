@@ -1,0 +1,170 @@
+"""A plan as tables: stages, ranks against their memory, the proof in a sentence, and the plans that lost."""
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from autopipe.documents.plan import Alternative, Certificate, Plan, StagePlan
+from autopipe.reporting.colours import stage_colour
+from autopipe.reporting.columns import add_figures, add_words, bytes_scale, plain_table, times_scale
+from autopipe.units import SECOND, format_share, format_time
+
+ALTERNATIVES = 8
+
+
+def plan_report(plan: Plan, *, alternatives: int = ALTERNATIVES) -> Group:
+    """Return everything about ``plan`` that a person asks first: choices, stages, ranks, proof, runners-up."""
+    parts: list[RenderableType] = [
+        headline(plan),
+        "",
+        stage_table(plan),
+        "",
+        rank_table(plan),
+        "",
+        certificate_sentence(plan.certificate),
+    ]
+    parts.append(Text(f"What binds: {plan.binding}"))
+    if plan.alternatives:
+        parts += ["", alternative_table(plan, most=alternatives)]
+    return Group(*parts)
+
+
+def headline(plan: Plan) -> Text:
+    """Return the plan's choices and its predicted step in two sentences."""
+    samples = plan.batch_size * plan.data_parallel_size
+    replicas = "" if plan.data_parallel_size == 1 else f" x {plan.data_parallel_size} replicas"
+    virtual = "" if plan.virtual_stages == 1 else f", {plan.virtual_stages} virtual stages a rank"
+    depth = "" if plan.depth == 0 else f", depth {plan.depth}"
+    where = f"{_count(len(plan.stages), 'stage')} on {_count(plan.pipeline_size, 'rank')}"
+    return Text(
+        f"{plan.model}: {where}{replicas}{virtual}, "
+        f"batch {plan.batch_size} in {_count(plan.micro_batches, 'micro-batch')} of {plan.micro_batch_size}, "
+        f"schedule {plan.schedule}{depth}.\n"
+        f"Predicted step {format_time(plan.step_ns)} ({samples * SECOND / plan.step_ns:.1f} samples/s), "
+        f"bubble ratio {format_share(plan.bubble_ratio)}."
+    )
+
+
+def stage_table(plan: Plan) -> Table:
+    """Return one row a stage: its layers, its times for one micro-batch, its memory; and the totals."""
+    table = plain_table("Stages, for one micro-batch")
+    stages = plan.stages
+    forward, backward = tuple(s.forward_ns for s in stages), tuple(s.backward_ns for s in stages)
+    optimizer = tuple(s.optimizer_ns for s in stages)
+    state, activations = tuple(s.state_bytes for s in stages), tuple(s.activation_bytes for s in stages)
+    time = times_scale((sum(forward), sum(backward), sum(optimizer)))
+    size = bytes_scale((sum(state), sum(activations)))
+    add_figures(table, "stage")
+    add_figures(table, "rank")
+    add_figures(table, "layers")
+    add_words(table, "from ... to")
+    for name in ("forward", "backward", "optimizer"):
+        add_figures(table, name, time.unit)
+    for name in ("state", "activations"):
+        add_figures(table, name, size.unit)
+    for index, stage in enumerate(stages):
+        table.add_row(
+            Text(str(index), style=stage_colour(index)),
+            str(stage.rank),
+            str(stage.end - stage.begin),
+            layer_span(stage),
+            *(time.format(value) for value in (stage.forward_ns, stage.backward_ns, stage.optimizer_ns)),
+            *(size.format(value) for value in (stage.state_bytes, stage.activation_bytes)),
+        )
+    table.add_row(
+        "",
+        "",
+        str(sum(s.end - s.begin for s in stages)),
+        "total",
+        *(time.format(sum(column)) for column in (forward, backward, optimizer)),
+        *(size.format(sum(column)) for column in (state, activations)),
+        style="bold",
+    )
+    return table
+
+
+def layer_span(stage: StagePlan) -> str:
+    """Return the layers of ``stage`` as ``first ... last``, and how many of them recompute."""
+    span = stage.layers[0] if len(stage.layers) == 1 else f"{stage.layers[0]} ... {stage.layers[-1]}"
+    return f"{span} ({len(stage.recompute)} recompute)" if stage.recompute else span
+
+
+def rank_table(plan: Plan) -> Table:
+    """Return one row a rank: what is in flight, how long it is busy in a step, its peak against its limit."""
+    table = plain_table("Ranks, for one step")
+    time = times_scale(tuple(rank.busy_ns for rank in plan.ranks))
+    size = bytes_scale(tuple(max(rank.peak_bytes, rank.memory_limit_bytes or 0) for rank in plan.ranks))
+    add_figures(table, "rank")
+    add_words(table, "stages")
+    add_figures(table, "in-flight")
+    add_figures(table, "busy", time.unit)
+    add_figures(table, "busy share")
+    add_figures(table, "peak memory", size.unit)
+    add_figures(table, "limit", size.unit)
+    add_figures(table, "used")
+    for index, rank in enumerate(plan.ranks):
+        limit = rank.memory_limit_bytes
+        owned = (str(stage) for stage, owner in enumerate(plan.stage_ranks) if owner == index)
+        table.add_row(
+            str(index),
+            ", ".join(owned),
+            str(rank.in_flight),
+            time.format(rank.busy_ns),
+            format_share(rank.busy_ns / plan.step_ns),
+            size.format(rank.peak_bytes),
+            size.format(limit),
+            format_share(None if not limit else rank.peak_bytes / limit),
+        )
+    return table
+
+
+def certificate_sentence(certificate: Certificate) -> Text:
+    """Return in words how far from the best the plan can be, and who says so."""
+    gap = format_share(max(certificate.gap, 0.0))
+    bound = f"no plan of the searched kind can be under {format_time(certificate.step_bound_ns)}"
+    solver = (
+        f"{certificate.engine} on its own objective: {format_time(certificate.objective_ns)}, "
+        f"bound {format_time(certificate.objective_bound_ns)}, gap {format_share(certificate.solver_gap)}"
+    )
+    opening = {
+        "optimal": f"Solved to the end: the step is at most {gap} above the best, since {bound}. {solver}.",
+        "feasible": f"Stopped at the time limit with a plan at most {gap} above the lower bound: {bound}. {solver}.",
+    }
+    alone = f"Found without a solver: the step is at most {gap} above the best, since {bound}."
+    return Text(opening.get(certificate.status, alone))
+
+
+def alternative_table(plan: Plan, *, most: int = ALTERNATIVES) -> Table:
+    """Return the plans that were considered and lost, the fastest first, those that do not fit last."""
+    table = plain_table("Considered and not taken")
+    fastest_first = sorted(plan.alternatives, key=lambda a: (a.step_ns is None, a.step_ns or 0))
+    shown = fastest_first[:most]
+    time = times_scale(tuple(a.step_ns for a in shown if a.step_ns is not None))
+    add_figures(table, "ranks")
+    add_words(table, "micro-batches")
+    add_words(table, "schedule")
+    add_figures(table, "step", time.unit)
+    add_figures(table, "slower")
+    add_words(table, "why")
+    for alternative in shown:
+        table.add_row(
+            str(alternative.pipeline_size),
+            f"{alternative.micro_batches} of {alternative.micro_batch_size}",
+            alternative.schedule,
+            time.format(alternative.step_ns),
+            _slower(alternative, plan),
+            alternative.reason,
+        )
+    if len(fastest_first) > most:
+        table.caption = f"and {len(fastest_first) - most} more in the plan file"
+        table.caption_justify = "left"
+    return table
+
+
+def _slower(alternative: Alternative, plan: Plan) -> str:
+    return "-" if alternative.step_ns is None else f"{100 * (alternative.step_ns / plan.step_ns - 1):+.1f} %"
+
+
+def _count(number: int, noun: str) -> str:
+    plural = noun + ("es" if noun.endswith("ch") else "s")
+    return f"{number} {noun if number == 1 else plural}"

@@ -1,0 +1,167 @@
+"""A profile as a table: the heaviest layers, the rest in one row, the loss, and columns that add up."""
+
+from typing import NamedTuple
+
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from autopipe.documents.profile import Cost, Profile
+from autopipe.errors import InputError
+from autopipe.reporting.columns import add_figures, add_words, bytes_scale, plain_table, shares_that_add_up, times_scale
+from autopipe.units import format_bytes, format_share, format_time
+
+HEAVIEST = 12
+NOISY_SHARE = 0.05
+LOADED_SHARE = 0.10
+
+
+class Row(NamedTuple):
+    """One row of the table: what it is and its five figures."""
+
+    number: str
+    name: str
+    forward_ns: int
+    backward_ns: int
+    state_bytes: int
+    saved_bytes: int
+    transient_bytes: int
+
+
+def profile_report(profile: Profile, *, micro_batch: int | None = None, heaviest: int = HEAVIEST) -> Group:
+    """Return headline, table and remarks about ``profile`` at one micro-batch size.
+
+    Parameters
+    ----------
+    profile : Profile
+    micro_batch : int, optional
+        A profiled size in samples; the largest by default.
+    heaviest : int
+        How many layers get a row of their own, the longest forward and backward first.
+
+    Raises
+    ------
+    InputError
+        If the profile has no such micro-batch size.
+    """
+    size = profile.micro_batches[-1] if micro_batch is None else micro_batch
+    if size not in profile.micro_batches:
+        known = ", ".join(map(str, profile.micro_batches))
+        raise InputError(f"micro-batch size {size} was not profiled, only {known}: ask for one of these.")
+    index = profile.micro_batches.index(size)
+    return Group(_headline(profile, size), "", _table(rows(profile, index, heaviest)), "", *_remarks(profile, index))
+
+
+def rows(profile: Profile, index: int, heaviest: int = HEAVIEST) -> tuple[Row, ...]:
+    """Return the rows at micro-batch size ``index``: heaviest layers, other layers, loss, total.
+
+    Every figure of the total is the sum of the rows above it, but for the transient memory, of which the
+    largest counts, since one layer runs at a time.
+    """
+    layers = [
+        Row(
+            str(number),
+            layer.name,
+            layer.costs[index].forward_ns,
+            layer.costs[index].backward_ns,
+            layer.parameter_bytes + layer.gradient_bytes + layer.optimizer_bytes + layer.buffer_bytes,
+            layer.costs[index].saved_bytes,
+            layer.costs[index].transient_bytes,
+        )
+        for number, layer in enumerate(profile.layers)
+    ]
+    layers.sort(key=lambda row: -(row.forward_ns + row.backward_ns))
+    shown, others = layers[:heaviest], layers[heaviest:]
+    loss = profile.loss[index]
+    if others:
+        shown.append(_sum(f"{len(others)} other layers", others))
+    name = f"loss: {profile.loss_name}"
+    shown.append(Row("", name, loss.forward_ns, loss.backward_ns, 0, loss.saved_bytes, loss.transient_bytes))
+    return (*shown, _sum("total", shown))
+
+
+def _sum(name: str, parts: list[Row]) -> Row:
+    return Row(
+        "",
+        name,
+        sum(row.forward_ns for row in parts),
+        sum(row.backward_ns for row in parts),
+        sum(row.state_bytes for row in parts),
+        sum(row.saved_bytes for row in parts),
+        max(row.transient_bytes for row in parts),
+    )
+
+
+def _table(rows: tuple[Row, ...]) -> Table:
+    table = plain_table("Layers, heaviest first")
+    time = times_scale(tuple(max(row.forward_ns, row.backward_ns) for row in rows))
+    size = bytes_scale(tuple(max(row.state_bytes, row.saved_bytes, row.transient_bytes) for row in rows))
+    add_figures(table, "#")
+    add_words(table, "layer")
+    add_figures(table, "forward", time.unit)
+    add_figures(table, "backward", time.unit)
+    add_figures(table, "share")
+    for name in ("state", "saved", "transient"):
+        add_figures(table, name, size.unit)
+    shares = (*shares_that_add_up(tuple(row.forward_ns + row.backward_ns for row in rows[:-1])), 1.0)
+    for row, share in zip(rows, shares, strict=True):
+        table.add_row(
+            row.number,
+            row.name,
+            time.format(row.forward_ns),
+            time.format(row.backward_ns),
+            format_share(share),
+            size.format(row.state_bytes),
+            size.format(row.saved_bytes),
+            size.format(row.transient_bytes),
+            style="bold" if row is rows[-1] else None,
+        )
+    return table
+
+
+def _headline(profile: Profile, size: int) -> Text:
+    costs = [cost for layer in profile.layers for cost in layer.costs]
+    sources = ", ".join(sorted({cost.source.value for cost in costs}))
+    memory = "" if profile.device_memory_bytes is None else f" with {format_bytes(profile.device_memory_bytes)}"
+    autocast = "" if profile.autocast is None else f" under autocast to {profile.autocast}"
+    sizes = ", ".join(map(str, profile.micro_batches))
+    return Text(
+        f"{profile.model}: {len(profile.layers)} layers on {profile.device}{memory}, {profile.dtype}{autocast}, "
+        f"torch {profile.torch}, optimizer {profile.optimizer}.\n"
+        f"Times are {sources} ({profile.clock}) for micro-batch size {size} of {sizes}; "
+        "state = parameters, gradients, optimizer state and buffers."
+    )
+
+
+def _remarks(profile: Profile, index: int) -> list[Text]:
+    remarks = []
+    for whole in profile.whole:
+        if whole.micro_batch == profile.micro_batches[index] and whole.step_ns:
+            difference = whole.layers_ns / whole.step_ns - 1
+            remarks.append(
+                f"The layers add up to {format_time(whole.layers_ns)}, the unsplit step takes "
+                f"{format_time(whole.step_ns)} ({100 * difference:+.1f} %)."
+            )
+    noisy = [
+        (_relative_mad(layer.costs[index]), layer.name)
+        for layer in profile.layers
+        if layer.costs[index].forward_spread is not None
+    ]
+    if noisy:
+        worst, name = max(noisy)
+        remarks.append(f"Medians; the largest relative deviation (MAD) is {format_share(worst)}, of {name}.")
+        if worst > NOISY_SHARE:
+            remarks[-1] += " That is much: profile again on a quiet machine."
+    if profile.foreign_load is not None and profile.foreign_load > LOADED_SHARE:
+        remarks.append(
+            f"Other programs used {format_share(profile.foreign_load)} of the machine meanwhile: "
+            "times may be too long; profile again on a quiet machine."
+        )
+    return [Text(remark) for remark in remarks]
+
+
+def _relative_mad(cost: Cost) -> float:
+    spreads = ((cost.forward_spread, cost.forward_ns), (cost.backward_spread, cost.backward_ns))
+    mad = sum(spread.mad_ns for spread, _ in spreads if spread is not None)
+    median = sum(duration for spread, duration in spreads if spread is not None)
+    return mad / median if median else 0.0

@@ -1,0 +1,75 @@
+"""The tables of a plan: golden text, columns that add up, and a sentence for every status."""
+
+import re
+
+import msgspec
+import pytest
+
+from autopipe.reporting.plan_table import (
+    alternative_table,
+    certificate_sentence,
+    headline,
+    plan_report,
+    rank_table,
+    stage_table,
+)
+from autopipe.reporting.text import as_text
+from tests.conftest import Golden
+from tests.reporting import samples
+
+
+def test_report_looks_as_it_should(golden: Golden) -> None:
+    golden.check("plan.txt", as_text(plan_report(samples.plan())))
+
+
+def test_stage_columns_add_up_to_the_printed_total() -> None:
+    lines = as_text(stage_table(samples.plan()), width=120).splitlines()
+    numbers = [[float(word) for word in re.findall(r"\d+\.\d\d", line)] for line in lines]
+    first, second, total = [row for row in numbers if len(row) == 5]
+    assert total == [pytest.approx(a + b) for a, b in zip(first, second, strict=True)]
+
+
+def test_every_rank_stands_beside_its_limit() -> None:
+    text = as_text(rank_table(samples.plan()))
+    assert "44.00 64.00 68.8 %" in text
+    assert "33.00 64.00 51.6 %" in text
+
+
+def test_a_rank_without_a_limit_shows_a_dash() -> None:
+    plan = samples.plan()
+    ranks = tuple(msgspec.structs.replace(rank, memory_limit_bytes=None) for rank in plan.ranks)
+    line = as_text(rank_table(msgspec.structs.replace(plan, ranks=ranks))).splitlines()[-1]
+    assert line.split()[-2:] == ["-", "-"]
+
+
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [
+        ("optimal", "Solved to the end"),
+        ("feasible", "Stopped at the time limit with a plan at most 1.1 % above the lower bound"),
+        ("heuristic", "Found without a solver"),
+    ],
+)
+def test_certificate_says_how_the_search_ended(status: str, words: str) -> None:
+    sentence = certificate_sentence(samples.plan(status).certificate).plain
+    assert sentence.startswith(words)
+    assert "297.00 ms" in sentence
+
+
+def test_alternatives_that_do_not_fit_come_last_with_their_reason() -> None:
+    lines = as_text(alternative_table(samples.plan())).splitlines()
+    assert "+" not in lines[-1]
+    assert "+9.3 %" in lines[-2]
+    assert "rank 0 needs 9.00 GiB of 8.00 GiB" in lines[-1]
+
+
+def test_only_the_best_alternatives_are_shown_and_the_rest_counted() -> None:
+    text = as_text(alternative_table(samples.plan(), most=1))
+    assert "and 1 more in the plan file" in text
+    assert "9.00 GiB" not in text
+
+
+def test_headline_counts_the_samples_of_all_replicas() -> None:
+    plan = msgspec.structs.replace(samples.plan(), data_parallel_size=3)
+    assert "x 3 replicas" in headline(plan).plain
+    assert "(64.0 samples/s)" in headline(plan).plain
