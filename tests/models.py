@@ -124,6 +124,10 @@ def _tokens(batch: int) -> tuple[Tensor, Tensor]:
 JOBS = {
     "mlp": Job(mlp, lambda batch: (torch.randn(batch, 64), torch.randn(batch, 64)), functional.mse_loss),
     "gpt": Job(GPT, _tokens, token_loss),
-    "cnn": Job(CNN, lambda batch: (torch.randn(batch, 3, 8, 8), torch.randint(0, 10, (batch,))), functional.cross_entropy),
-    "unet": Job(UNet, lambda batch: (torch.randn(batch, 3, 16, 16), torch.randn(batch, 3, 16, 16)), functional.mse_loss),
+    "cnn": Job(
+        CNN, lambda batch: (torch.randn(batch, 3, 8, 8), torch.randint(0, 10, (batch,))), functional.cross_entropy
+    ),
+    "unet": Job(
+        UNet, lambda batch: (torch.randn(batch, 3, 16, 16), torch.randn(batch, 3, 16, 16)), functional.mse_loss
+    ),
 }

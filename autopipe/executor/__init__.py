@@ -1,0 +1,1 @@
+"""Executor: runs a schedule's actions on stages, micro-batch by micro-batch."""

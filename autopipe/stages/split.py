@@ -1,10 +1,13 @@
 """A recorded model is cut at layer boundaries into one ordinary module per stage."""
 
-from collections.abc import Sequence
+import copy
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import fx, nn
+from torch.utils import _pytree as pytree
 
 from autopipe.documents.graph import Graph
 from autopipe.stages.boundary import check_bounds, routes
@@ -27,7 +30,13 @@ class Stage:
     is_last: bool
 
 
-def split(module: fx.GraphModule, graph: Graph, bounds: Sequence[int]) -> tuple[Stage, ...]:
+def split(
+    module: fx.GraphModule,
+    graph: Graph,
+    bounds: Sequence[int],
+    *,
+    twins: Sequence[Mapping[int, nn.Parameter]] | None = None,
+) -> tuple[Stage, ...]:
     """Return the stages of ``module``, the recorded form of a model, cut at ``bounds``.
 
     Submodules, parameters and buffers are shared with the model and keep their names, so that the union of
@@ -39,6 +48,9 @@ def split(module: fx.GraphModule, graph: Graph, bounds: Sequence[int]) -> tuple[
         The layers of ``module`` and what crosses between them.
     bounds : sequence of int
         (0, b1, ..., L): stage s holds layers bounds[s] to bounds[s+1] - 1.
+    twins : sequence of mappings, optional
+        By stage: the id of a parameter -> the parameter that stands for it there. A module that holds such a
+        parameter is copied for the stage, with all other parameters and buffers shared.
 
     Raises
     ------
@@ -57,7 +69,7 @@ def split(module: fx.GraphModule, graph: Graph, bounds: Sequence[int]) -> tuple[
         layers = graph.layers[bounds[index] : bounds[index + 1]]
         is_last = index == len(bounds) - 2
         names = tuple(name for layer in layers for name in layer.nodes)
-        part = _part(module, names, inputs, None if is_last else outputs)
+        part = _part(module, names, inputs, None if is_last else outputs, twins[index] if twins else {})
         stages.append(
             Stage(
                 index=index,
@@ -73,7 +85,11 @@ def split(module: fx.GraphModule, graph: Graph, bounds: Sequence[int]) -> tuple[
 
 
 def _part(
-    module: fx.GraphModule, names: tuple[str, ...], inputs: tuple[str, ...], outputs: tuple[str, ...] | None
+    module: fx.GraphModule,
+    names: tuple[str, ...],
+    inputs: tuple[str, ...],
+    outputs: tuple[str, ...] | None,
+    twins: Mapping[int, nn.Parameter],
 ) -> fx.GraphModule:
     """Return the module of the nodes ``names``; without ``outputs`` it keeps the model's own output node."""
     wanted = set(names)
@@ -88,7 +104,7 @@ def _part(
         if node.name not in wanted or node.name in received:
             continue
         if node.op in ("call_module", "get_attr"):
-            attributes[node.target] = _attribute(module, node.target)
+            attributes[node.target] = _with_twins(_attribute(module, node.target), twins)
         copies[node] = graph.node_copy(node, copies.__getitem__)
     if outputs is not None:
         graph.output(tuple(copies[by_name[name]] for name in outputs))
@@ -96,6 +112,29 @@ def _part(
     part.training = module.training
     part.graph.lint()
     return part
+
+
+def _with_twins(value: Any, twins: Mapping[int, nn.Parameter]) -> Any:
+    """Return ``value`` with twins in the place of their originals: itself where it holds none."""
+    if id(value) in twins:
+        return twins[id(value)]
+    if not isinstance(value, nn.Module) or not any(id(parameter) in twins for parameter in value.parameters()):
+        return value
+    shared = {id(tensor): tensor for tensor in (*value.parameters(), *value.buffers())}
+    return copy.deepcopy(value, {**shared, **twins})
+
+
+def retarget(module: fx.GraphModule, device: torch.device) -> None:
+    """Move a stage to ``device``, and what its graph makes there too (``device=`` constants)."""
+    module.to(device)
+
+    def moved(argument: Any) -> Any:
+        return device if isinstance(argument, torch.device) else argument
+
+    for node in module.graph.nodes:
+        node.args = pytree.tree_map(moved, node.args)
+        node.kwargs = pytree.tree_map(moved, node.kwargs)
+    module.recompile()
 
 
 def _attribute(module: nn.Module, target: str) -> Any:

@@ -1,0 +1,151 @@
+"""Runtimes are built from a recorded model and the stages that a plan chose."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import fx, nn
+
+from autopipe.documents.graph import Graph
+from autopipe.errors import InputError
+from autopipe.executor.program import ScheduleMaker
+from autopipe.executor.runtime import Runtime
+from autopipe.executor.tied import Tie, TiedGradients, find_ties
+from autopipe.schedules.action import Schedule
+from autopipe.schedules.edges import stage_edges
+from autopipe.schedules.named import make
+from autopipe.stages.boundary import routes
+from autopipe.stages.loss import LossFunction
+from autopipe.stages.split import retarget, split
+from autopipe.transport.endpoint import Endpoint
+
+TIE_TAGS = 1 << 28
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """Which layers form which stage on which rank, and the schedule that they run."""
+
+    bounds: tuple[int, ...]
+    stage_ranks: tuple[int, ...]
+    schedule: str
+    micro_batches: int
+    virtual_stages: int = 1
+    depth: int = 0
+
+    @property
+    def ranks(self) -> int:
+        """The number of ranks, p."""
+        return max(self.stage_ranks) + 1
+
+    def maker(self, name: str) -> ScheduleMaker:
+        """Return the function that makes schedule ``name`` for a number of micro-batches."""
+        depth = self.depth if name == self.schedule else 0
+
+        def schedule(micro_batches: int) -> Schedule:
+            return make(name, stages=self.ranks, micro_batches=micro_batches, virtual=self.virtual_stages, depth=depth)
+
+        return schedule
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rank:
+    """All that one rank runs: its runtime, its parameters by original name, its part in tied gradients."""
+
+    runtime: Runtime
+    parameters: dict[str, nn.Parameter]
+    tied: TiedGradients
+
+
+def rank_pairs(graph: Graph, layout: Layout) -> set[tuple[int, int]]:
+    """Return the ordered pairs of ranks that exchange tensors."""
+    ranks = layout.stage_ranks
+    pairs = {(ranks[route.source], ranks[route.target]) for route in routes(graph.values, layout.bounds)}
+    for tie in find_ties(graph, layout.bounds, ranks):
+        pairs |= {(other, tie.owner) for other in tie.ranks[1:]}
+    both = pairs | {(target, source) for source, target in pairs}
+    return {pair for pair in both if pair[0] != pair[1]}
+
+
+def build_rank(
+    module: fx.GraphModule, graph: Graph, layout: Layout, endpoint: Endpoint, *, loss_fn: LossFunction | None
+) -> Rank:
+    """Return what the endpoint's rank runs of ``module`` under ``layout``.
+
+    Raises
+    ------
+    InputError
+        If the layout has other ranks than the transport.
+    ScheduleError
+        If the schedule cannot run.
+    """
+    if layout.ranks != endpoint.size:
+        raise InputError(
+            f"the plan has {layout.ranks} ranks and {endpoint.size} are running: start {layout.ranks} "
+            f"(torchrun --nproc-per-node {layout.ranks}), or plan again with --gpus {endpoint.size}."
+        )
+    ties = find_ties(graph, layout.bounds, layout.stage_ranks)
+    originals = _by_original_name(module, graph)
+    stand_ins = _stand_ins(ties, originals, endpoint)
+    twins = [
+        {id(originals[n]): p for n, p in stand_ins.items()} if r == endpoint.rank else {} for r in layout.stage_ranks
+    ]
+    stages = split(module, graph, layout.bounds, twins=twins)
+    mine = [stage for stage, rank in zip(stages, layout.stage_ranks, strict=True) if rank == endpoint.rank]
+    for stage in mine:
+        if endpoint.device.type != "cpu":
+            retarget(stage.module, endpoint.device)
+    runtime = Runtime(
+        stages=mine,
+        stage_ranks=layout.stage_ranks,
+        routes=routes(graph.values, layout.bounds),
+        edges=stage_edges(graph.values, layout.bounds),
+        schedule=layout.maker(layout.schedule),
+        forward_schedule=layout.maker("forward"),
+        micro_batches=layout.micro_batches,
+        endpoint=endpoint,
+        loss_fn=loss_fn,
+    )
+    shared = {tie.name: stand_ins.get(tie.name, originals[tie.name]) for tie in ties if endpoint.rank in tie.ranks}
+    names = {id(stand_ins.get(name, parameter)): name for name, parameter in originals.items()}
+    own = {names[id(p)]: p for stage in mine for p in stage.module.parameters()}
+    return Rank(
+        runtime=runtime,
+        parameters=own,
+        tied=TiedGradients(ties, shared, endpoint, first_tag=TIE_TAGS),
+    )
+
+
+def _by_original_name(module: fx.GraphModule, graph: Graph) -> dict[str, nn.Parameter]:
+    found = dict(module.named_parameters(remove_duplicate=False))
+    originals: dict[str, nn.Parameter] = {}
+    for parameter in graph.parameters:
+        for name in (parameter.name, *parameter.aliases):
+            if name in found:
+                originals.setdefault(parameter.name, found[name])
+    return originals
+
+
+def _stand_ins(ties: Sequence[Tie], originals: dict[str, nn.Parameter], endpoint: Endpoint) -> dict[str, nn.Parameter]:
+    """Return this rank's own parameters for the ties that another thread-rank owns.
+
+    They share the owner's memory where the device is the same, and are copied before each step where not.
+    """
+    if not endpoint.shares_memory:
+        return {}
+    return {
+        tie.name: nn.Parameter(originals[tie.name].detach(), requires_grad=originals[tie.name].requires_grad)
+        for tie in ties
+        if endpoint.rank in tie.ranks[1:]
+    }
+
+
+def copy_stand_ins(ranks: Sequence[Rank]) -> None:
+    """Bring stand-ins on other devices up to date with the parameters that they stand for."""
+    owners: dict[str, nn.Parameter] = {}
+    with torch.no_grad():
+        for rank in ranks:
+            for name, parameter in rank.parameters.items():
+                owner = owners.setdefault(name, parameter)
+                if owner is not parameter and owner.data_ptr() != parameter.data_ptr():
+                    parameter.copy_(owner)

@@ -1,0 +1,109 @@
+"""Ranks are found and started: processes of a torch.distributed group, or threads of this process."""
+
+import concurrent.futures
+import os
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import torch
+import torch.distributed as dist
+
+from autopipe.errors import InputError, StepError
+from autopipe.transport.endpoint import TransportError
+from autopipe.transport.local import Hub, LocalEndpoint
+
+Result = TypeVar("Result")
+
+
+def under_torchrun() -> bool:
+    """Tell whether this process is one rank of several: a group exists, or the launcher's variables are set."""
+    if dist.is_available() and dist.is_initialized():
+        return True
+    return "RANK" in os.environ and "WORLD_SIZE" in os.environ and "MASTER_ADDR" in os.environ
+
+
+def join_group() -> torch.device:
+    """Join the process group that the launcher describes, if not done yet, and return this rank's device."""
+    accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    if accelerator is None:
+        device = torch.device("cpu")
+    else:
+        local_rank = int(os.environ.get("LOCAL_RANK", 0))
+        device = torch.device(accelerator.type, local_rank % torch.accelerator.device_count())
+        torch.accelerator.set_device_index(device.index)
+    if not dist.is_initialized():
+        dist.init_process_group(backend=dist.get_default_backend_for_device(device))
+    return device
+
+
+def local_devices(devices: Sequence[str | torch.device] | None, ranks: int | None) -> tuple[torch.device, ...]:
+    """Return the devices of thread-ranks: those given, else all local accelerators, else ``ranks`` times the CPU.
+
+    Raises
+    ------
+    InputError
+        If nothing says how many ranks there should be.
+    """
+    if devices is not None:
+        if ranks is not None and ranks != len(devices):
+            raise InputError(f"ranks={ranks} and {len(devices)} devices disagree: pass one of them.")
+        return tuple(torch.device(device) for device in devices)
+    if torch.accelerator.is_available():
+        kind = torch.accelerator.current_accelerator()
+        assert kind is not None
+        count = torch.accelerator.device_count()
+        if ranks is None or ranks <= count:
+            return tuple(torch.device(kind.type, index) for index in range(ranks or count))
+        raise InputError(f"ranks={ranks} and this machine has {count} devices: pass devices=[...] to share them.")
+    if ranks is None:
+        raise InputError(
+            "no accelerator here and no ranks= given: pass ranks=2 for two thread-ranks on the CPU, or start the "
+            "script with torchrun --nproc-per-node 2."
+        )
+    return (torch.device("cpu"),) * ranks
+
+
+class ThreadRanks:
+    """One thread per rank, kept for the life of a pipeline."""
+
+    def __init__(self, devices: Sequence[torch.device]) -> None:
+        self._hub = Hub(tuple(devices))
+        self._pool = concurrent.futures.ThreadPoolExecutor(len(devices), thread_name_prefix="autopipe-rank")
+        self.endpoints: tuple[LocalEndpoint, ...] = self._hub.endpoints()
+
+    def run(self, call: Callable[[int], Result]) -> tuple[Result, ...]:
+        """Return ``call(rank)`` of every rank, run at the same time.
+
+        Raises what the first rank raised that was not merely woken by another's failure.
+        """
+
+        def guarded(rank: int) -> Result:
+            try:
+                return call(rank)
+            except BaseException as error:
+                self._hub.abort(f"rank {rank} stopped: {error}")
+                raise
+
+        futures = [self._pool.submit(guarded, rank) for rank in range(len(self.endpoints))]
+        try:
+            concurrent.futures.wait(futures)
+        except BaseException:
+            self._hub.abort("interrupted")
+            concurrent.futures.wait(futures)
+            self._hub.reset()
+            raise
+        errors = [error for future in futures if (error := future.exception()) is not None]
+        if errors:
+            self._hub.reset()
+            raise min(errors, key=_is_consequence)
+        return tuple(future.result() for future in futures)
+
+    def close(self) -> None:
+        """End the threads."""
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _is_consequence(error: BaseException) -> int:
+    if isinstance(error, TransportError) or isinstance(error.__cause__, TransportError):
+        return 2
+    return 1 if isinstance(error, StepError) and error.__cause__ is None else 0

@@ -1,0 +1,199 @@
+"""Mail: posts, sends and awaits a rank's messages, and frees what has left."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor
+
+from autopipe.errors import InputError
+from autopipe.executor.wire import POISON, Spec, TensorSpec, allocate, decode_specs, describe, encode_specs
+from autopipe.schedules.comms import Message
+from autopipe.stages.boundary import Route
+from autopipe.transport.endpoint import Endpoint, Handle
+
+HEADER_TAG = 0
+Key = tuple[int, int, bool, int]
+
+
+class Mail:
+    """One rank's messages.
+
+    The first message of an edge under a new signature is preceded by its specification (shapes, dtypes,
+    plain values), which both sides keep: from then on only tensors travel, into buffers posted early.
+
+    Attributes
+    ----------
+    peak_outputs : int
+        The most messages held at once because they had not left.
+    peak_receive_buffers : int
+        The most messages for which a buffer was held at once: posted, arrived, or in use by a stage.
+    """
+
+    def __init__(self, endpoint: Endpoint, stage_ranks: Sequence[int], routes: Sequence[Route]) -> None:
+        self._endpoint = endpoint
+        self._stage_ranks = tuple(stage_ranks)
+        self._edges = {(route.source, route.target): index for index, route in enumerate(routes)}
+        self._names = {(route.source, route.target): route.names for route in routes}
+        self._width = max((len(route.names) for route in routes), default=1)
+        self._specs: dict[Key, tuple[Spec, ...]] = {}
+        self.begin(())
+
+    def begin(self, signatures: Sequence[int]) -> None:
+        """Start a step whose micro-batches have these signature numbers."""
+        self._signatures = tuple(signatures)
+        self._posted: dict[Message, tuple[list[Any], list[Handle]]] = {}
+        self._inbox: dict[Message, list[Any] | None] = {}
+        self._outbox: dict[Message, list[Any] | None] = {}
+        self._leaving: dict[Message, list[Handle]] = {}
+        self._buffers: set[Message] = set()
+        self.peak_outputs = 0
+        self.peak_receive_buffers = 0
+
+    def forget(self) -> None:
+        """Drop all specifications: the next step exchanges them anew on every edge."""
+        self._specs.clear()
+
+    def gradient_names(self, source: int, target: int, micro_batch: int) -> tuple[str, ...]:
+        """Return the names on edge ``source`` to ``target`` whose gradients come back."""
+        specs = self._specs.get((source, target, False, self._signatures[micro_batch]))
+        if specs is None:
+            return ()
+        names = self._names[source, target]
+        return tuple(n for n, spec in zip(names, specs, strict=True) if isinstance(spec, TensorSpec) and spec.gradient)
+
+    def put(self, message: Message, values: list[Any] | None) -> None:
+        """Hand over the values of a message; None if they could not be made.
+
+        A message between stages of this rank is delivered at once, another at its `send`.
+        """
+        if values is not None:
+            self._check(message, values)
+        if self._peer(message) == self._endpoint.rank:
+            if values is not None:
+                self._specs.setdefault(self._key(message), describe(values, origin=f"message {message}"))
+                # The reader may change its input in place, and the writer's backward may need it unchanged.
+                values = [value.detach().clone() if isinstance(value, Tensor) else value for value in values]
+            self._inbox[message] = values
+        else:
+            self._outbox[message] = values
+            self.peak_outputs = max(self.peak_outputs, len(self._outbox))
+
+    def take(self, message: Message) -> list[Any] | None:
+        """Return the values of a message that has arrived; None if its sender could not make them."""
+        return self._inbox.pop(message)
+
+    def free(self, message: Message) -> None:
+        """Say that the stage is done with what it took."""
+        self._buffers.discard(message)
+
+    def post(self, message: Message) -> None:
+        """Offer buffers for a message, where its specification is known."""
+        specs = self._specs.get(self._key(message))
+        if specs is not None and not self._is_empty(message):
+            self._offer(message, specs)
+
+    def await_arrival(self, message: Message) -> None:
+        """Return when a message has arrived."""
+        if self._is_empty(message):
+            self._inbox[message] = []
+            return
+        if message not in self._posted:
+            key = self._key(message)
+            if key not in self._specs:
+                note = self._endpoint.receive_note(peer=self._origin(message), tag=self._note_tag(message))
+                specs = decode_specs(note)
+                if specs is None:
+                    self._inbox[message] = None
+                    return
+                self._specs[key] = specs
+            self._offer(message, self._specs[key])
+        values, handles = self._posted.pop(message)
+        for handle in handles:
+            handle.wait()
+        self._inbox[message] = values
+
+    def send(self, message: Message) -> None:
+        """Start sending what was put under ``message``."""
+        values = self._outbox[message]
+        handles: list[Handle] = []
+        self._leaving[message] = handles
+        if self._is_empty(message):
+            return
+        peer, key = self._peer(message), self._key(message)
+        if key not in self._specs:
+            note = POISON
+            if values is not None:
+                self._specs[key] = describe(values, origin=f"message {message}")
+                note = encode_specs(self._specs[key])
+            handles.append(self._endpoint.send_note(note, peer=peer, tag=self._note_tag(message)))
+        if key not in self._specs:
+            return
+        if values is None:
+            values = [_zero(value) for value in allocate(self._specs[key], self._endpoint.device)]
+        for index, value in enumerate(values):
+            if isinstance(value, Tensor):
+                tensor = value.detach().contiguous()
+                handles.append(self._endpoint.send(tensor, peer=peer, tag=self._tag(message, index)))
+
+    def await_sent(self, message: Message) -> None:
+        """Return when a message has left, and free its values."""
+        for handle in self._leaving.pop(message):
+            handle.wait()
+        del self._outbox[message]
+
+    def _offer(self, message: Message, specs: tuple[Spec, ...]) -> None:
+        peer = self._origin(message)
+        values = allocate(specs, self._endpoint.device)
+        handles = [
+            self._endpoint.receive(value, peer=peer, tag=self._tag(message, index))
+            for index, value in enumerate(values)
+            if isinstance(value, Tensor)
+        ]
+        self._posted[message] = (values, handles)
+        self._buffers.add(message)
+        self.peak_receive_buffers = max(self.peak_receive_buffers, len(self._buffers))
+
+    def _check(self, message: Message, values: list[Any]) -> None:
+        known = self._specs.get(self._key(message))
+        if known is None:
+            return
+        found = describe(values, origin=f"message {message}")
+        for index, (old, new) in enumerate(zip(known, found, strict=True)):
+            if old == new:
+                continue
+            if message.backward and isinstance(old, TensorSpec) and values[index] is None:
+                values[index] = _zero(allocate((old,), self._endpoint.device)[0])
+                continue
+            raise InputError(
+                f"value {index} of message {message} is {new}, and the receiver expects {old} for inputs of this "
+                "shape: a boundary must not depend on the values of tensors, nor on parameters frozen or unfrozen "
+                "since. Call pipe.reset() after freezing; otherwise make the module that produces it a leaf."
+            )
+
+    def _is_empty(self, message: Message) -> bool:
+        """Tell whether a gradient message holds nothing, which both sides know once the forward has passed."""
+        if not message.backward:
+            return False
+        forward = self._specs.get((message.target, message.source, False, self._signatures[message.micro_batch]))
+        return forward is not None and not any(isinstance(spec, TensorSpec) and spec.gradient for spec in forward)
+
+    def _key(self, message: Message) -> Key:
+        return (message.source, message.target, message.backward, self._signatures[message.micro_batch])
+
+    def _peer(self, message: Message) -> int:
+        return self._stage_ranks[message.target]
+
+    def _origin(self, message: Message) -> int:
+        return self._stage_ranks[message.source]
+
+    def _note_tag(self, message: Message) -> int:
+        forward = (message.target, message.source) if message.backward else (message.source, message.target)
+        direction = 2 * self._edges[forward] + message.backward
+        return HEADER_TAG + 1 + direction * len(self._signatures) + message.micro_batch
+
+    def _tag(self, message: Message, index: int) -> int:
+        return self._note_tag(message) * self._width + index
+
+
+def _zero(value: Any) -> Any:
+    return value.zero_() if isinstance(value, Tensor) else value

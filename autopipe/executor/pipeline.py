@@ -1,0 +1,284 @@
+"""A `Pipeline` trains a model in stages: the same lines on every rank, the same numbers as the plain model."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+from torch import Tensor, fx, nn
+
+from autopipe.documents.files import fingerprint
+from autopipe.documents.graph import Graph
+from autopipe.documents.plan import Plan
+from autopipe.documents.timeline import RankTimeline, Timeline
+from autopipe.errors import InputError, MismatchError
+from autopipe.executor.build import Layout, Rank, build_rank, copy_stand_ins, rank_pairs
+from autopipe.executor.launch import ThreadRanks, join_group, local_devices, under_torchrun
+from autopipe.executor.norms import parameter_norms
+from autopipe.executor.precision import autocast_state
+from autopipe.executor.state import gather_state, load_full, stage_state
+from autopipe.stages.loss import LossFunction
+from autopipe.transport.distributed import DistributedEndpoint
+
+
+class Pipeline:
+    """A model cut into stages that train together; make one with `autopipe.pipeline`.
+
+    Under torchrun every process holds one rank, and every method is called on every rank. In one process
+    the ranks are threads, and every method is called once.
+
+    Attributes
+    ----------
+    rank : int
+        This process's rank; 0 where the ranks are threads.
+    is_first, is_last : bool
+        Whether this process reads inputs, and targets.
+    plan : Plan or None
+    """
+
+    def __init__(
+        self,
+        module: fx.GraphModule,
+        graph: Graph,
+        layout: Layout,
+        *,
+        loss_fn: LossFunction | None = None,
+        plan: Plan | None = None,
+        devices: Sequence[str | torch.device] | None = None,
+        ranks: int | None = None,
+    ) -> None:
+        self.plan = plan
+        self.layout = layout
+        self._graph = graph
+        self._threads: ThreadRanks | None = None
+        if under_torchrun():
+            device = join_group()
+            endpoint = DistributedEndpoint(device, rank_pairs(graph, layout))
+            self.rank = endpoint.rank
+            _agree_on(layout, graph, endpoint)
+            self._ranks: tuple[Rank, ...] = (build_rank(module, graph, layout, endpoint, loss_fn=loss_fn),)
+        else:
+            self.rank = 0
+            self._threads = ThreadRanks(local_devices(devices, ranks))
+            self._ranks = tuple(
+                build_rank(module, graph, layout, endpoint, loss_fn=loss_fn) for endpoint in self._threads.endpoints
+            )
+        held = [self.rank] if self._threads is None else list(range(layout.ranks))
+        self.is_first = layout.stage_ranks[0] in held
+        self.is_last = layout.stage_ranks[-1] in held
+
+    def step(self, *inputs: Any, target: Any = None, scale: float = 1.0, **keywords: Any) -> Tensor:
+        """Run forward and backward of one mini-batch and return its loss, the same on every rank.
+
+        Each micro-batch's loss counts by its share of the samples. Gradients add to ``.grad``, as with
+        ``backward()``.
+
+        Parameters
+        ----------
+        *inputs, **keywords
+            The model's own arguments for the whole mini-batch, (batch, ...); only the rank of the first
+            stage reads them.
+        target : tree of Tensor, optional
+            What the loss function takes beside the output, (batch, ...); only the rank of the last stage
+            reads it.
+        scale : float
+            Multiplies the loss that is differentiated, not the one returned.
+
+        Returns
+        -------
+        Tensor
+            Shape (), detached.
+
+        Raises
+        ------
+        StepError
+            On every rank, if any rank failed.
+        InputError
+            If the inputs cannot be cut into micro-batches.
+        """
+        return self._run(inputs, keywords, target, scale, training=True)
+
+    def evaluate(self, *inputs: Any, target: Any = None, **keywords: Any) -> Tensor:
+        """Run the forward of one mini-batch without gradients and return its loss, the same on every rank.
+
+        Parameters are those of `step`. The training mode stays as it is: call `eval` first where that matters.
+        """
+        return self._run(inputs, keywords, target, 1.0, training=False)
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        """Yield the parameters that this process trains, each once."""
+        return (parameter for _, parameter in self.named_parameters())
+
+    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """Yield the parameters that this process trains, by their original names, each once."""
+        seen: set[str] = set()
+        for rank in self._ranks:
+            for name, parameter in rank.parameters.items():
+                if name not in seen:
+                    seen.add(name)
+                    yield name, parameter
+
+    def modules(self) -> tuple[nn.Module, ...]:
+        """Return this process's stages, in order, as ordinary modules."""
+        stages = [stage for rank in self._ranks for stage in rank.runtime.stages.values()]
+        return tuple(stage.module for stage in sorted(stages, key=lambda stage: stage.index))
+
+    def train(self, mode: bool = True) -> "Pipeline":
+        """Put all stages of this process in training mode."""
+        for module in self.modules():
+            module.train(mode)
+        return self
+
+    def eval(self) -> "Pipeline":
+        """Put all stages of this process in evaluation mode."""
+        return self.train(False)
+
+    def clip_grad_norm_(self, max_norm: float, norm_type: float = 2.0) -> Tensor:
+        """Scale all gradients so that their norm over all stages is at most ``max_norm``; return the norm before.
+
+        A tied parameter counts once. All ranks call it.
+        """
+        total = self.get_total_norm(norm_type)
+        torch.nn.utils.clip_grads_with_norm_(list(self.parameters()), max_norm, total)
+        return total
+
+    def get_total_norm(self, norm_type: float = 2.0) -> Tensor:
+        """Return the norm of all gradients over all stages, a tied parameter counted once. All ranks call it."""
+        listed = tuple(parameter for parameter in self._graph.parameters if not parameter.is_buffer)
+        results = self._each(
+            lambda rank: parameter_norms(listed, self._counted(rank), norm_type, self._ranks[rank].runtime.endpoint)
+        )
+        return torch.linalg.vector_norm(results[0], norm_type)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return this process's part of the model's state, under the original names."""
+        state: dict[str, Tensor] = {}
+        for module in self.modules():
+            state.update(stage_state(module, self._graph))
+        return state
+
+    def full_state_dict(self) -> dict[str, Tensor]:
+        """Return the whole model's state on the CPU, under the original names. All ranks call it."""
+        endpoint = self._ranks[0].runtime.endpoint if self._threads is None else None
+        return gather_state(self.state_dict(), self._graph, endpoint)
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Load this process's part from a state of the whole model.
+
+        Raises
+        ------
+        MismatchError
+            If a name is missing or a shape differs; nothing has been loaded then.
+        """
+        load_full(self.modules(), self._graph, state)
+
+    def save_full(self, path: str | Path) -> None:
+        """Write the whole model's state to ``path`` (``torch.load`` reads it). All ranks call it, rank 0 writes."""
+        state = self.full_state_dict()
+        if self.rank == 0:
+            temporary = Path(f"{path}.part")
+            torch.save(state, temporary)
+            temporary.replace(path)
+        if self._threads is None:
+            self._ranks[0].runtime.endpoint.gather_notes(b"saved")
+
+    def timeline(self) -> Timeline:
+        """Return what every rank did in the last step. All ranks call it."""
+        rows = self._each(lambda rank: self._ranks[rank].runtime.timeline())
+        if self._threads is None:
+            notes = self._ranks[0].runtime.endpoint.gather_notes(msgspec.json.encode(rows[0]))
+            rows = tuple(msgspec.json.decode(note, type=RankTimeline) for note in notes)
+        return _join(rows, self.layout)
+
+    def reset(self) -> None:
+        """Make the pipeline ready again after a step that failed. All ranks call it."""
+        for rank in self._ranks:
+            rank.runtime.reset()
+
+    def close(self) -> None:
+        """End the threads of thread-ranks; a process group stays the caller's."""
+        if self._threads is not None:
+            self._threads.close()
+
+    def __repr__(self) -> str:
+        where = f"{self.layout.ranks} thread-ranks" if self._threads is not None else f"rank {self.rank}"
+        return (
+            f"Pipeline({self._graph.model}, {len(self.layout.stage_ranks)} stages, {self.layout.micro_batches} "
+            f"micro-batches, {self.layout.schedule}, {where})"
+        )
+
+    def _run(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], target: Any, scale: float, *, training: bool
+    ) -> Tensor:
+        if self._threads is not None:
+            copy_stand_ins(self._ranks)
+
+        def run(index: int) -> Tensor:
+            rank = self._ranks[index]
+            context = contexts[index]
+            if not training:
+                return rank.runtime.step(args, kwargs, target=target, scale=scale, training=False, context=context)
+            rank.tied.begin()
+            try:
+                loss = rank.runtime.step(args, kwargs, target=target, scale=scale, training=True, context=context)
+            except BaseException:
+                rank.tied.restore()
+                raise
+            rank.tied.finish()
+            return loss
+
+        contexts = [autocast_state(rank.runtime.endpoint.device) for rank in self._ranks]
+        return self._each(run)[0]
+
+    def _each(self, call: Any) -> tuple[Any, ...]:
+        return (call(0),) if self._threads is None else self._threads.run(call)
+
+    def _counted(self, index: int) -> dict[str, nn.Parameter]:
+        rank = self._ranks[index]
+        mine = rank.runtime.endpoint.rank
+        owners = {tie.name: tie.owner for tie in rank.tied.ties}
+        return {name: p for name, p in rank.parameters.items() if owners.get(name, mine) == mine}
+
+
+def _agree_on(layout: Layout, graph: Graph, endpoint: DistributedEndpoint) -> None:
+    """Refuse to start when ranks hold different plans or models."""
+    mine = {"layout": fingerprint(_plain(layout)), "model": graph.fingerprint}
+    notes = [msgspec.json.decode(note) for note in endpoint.gather_notes(msgspec.json.encode(mine))]
+    for what in mine:
+        for rank, note in enumerate(notes):
+            if note[what] != notes[0][what]:
+                raise MismatchError(
+                    f"rank {rank} starts with another {what} than rank 0 ({note[what]} against {notes[0][what]}): "
+                    "messages would not fit. Give every rank the same plan file, model and versions."
+                )
+
+
+def _plain(layout: Layout) -> dict[str, Any]:
+    return dict(layout.__dict__)
+
+
+def _join(rows: Sequence[RankTimeline], layout: Layout) -> Timeline:
+    """Return the ranks' stamps as one timeline that begins at the first of them."""
+    spans = [span for row in rows for span in row.spans]
+    if not spans:
+        raise InputError("no step has run yet, so there is no timeline: call step first.")
+    start = min(span.start_ns for span in spans)
+    moved = tuple(
+        msgspec.structs.replace(
+            row,
+            spans=tuple(
+                msgspec.structs.replace(span, start_ns=span.start_ns - start, end_ns=span.end_ns - start)
+                for span in row.spans
+            ),
+        )
+        for row in rows
+    )
+    end = max(span.end_ns for row in moved for span in row.spans)
+    return Timeline(
+        source="measured",
+        schedule=layout.schedule,
+        micro_batches=layout.micro_batches,
+        step_ns=end,
+        ranks=moved,
+    )

@@ -1,0 +1,361 @@
+"""The runtime of one rank: interprets the steps of a program; the only loop that runs micro-batches."""
+
+import contextlib
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+import torch
+from torch import Tensor
+
+from autopipe.documents.timeline import Lane, RankTimeline
+from autopipe.errors import InputError, StepError
+from autopipe.executor.entry import Entry
+from autopipe.executor.mail import HEADER_TAG, Mail
+from autopipe.executor.microbatch import batch_of, cut, micro_batch_sizes, signature, to_device
+from autopipe.executor.program import Program, ScheduleMaker, make_program
+from autopipe.executor.record import Record
+from autopipe.schedules.action import Action, Op
+from autopipe.schedules.comms import Edge, Kind, Message, Step, reads, writes
+from autopipe.stages.boundary import Route
+from autopipe.stages.loss import LossFunction, resolve_loss
+from autopipe.stages.split import Stage
+from autopipe.transport.endpoint import Endpoint, TransportError
+
+_LOSS_DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+Context = Callable[[], contextlib.AbstractContextManager[Any]]
+
+
+class Flight:
+    """One micro-batch in flight on one stage: what its backward needs."""
+
+    def __init__(self) -> None:
+        self.entry = Entry()
+        self.admitted: tuple[str, ...] = ()
+        self.edges: dict[str, Any] = {}
+        self.loss: Tensor | None = None
+
+
+class _Header(msgspec.Struct):
+    """What the first rank tells the others about a step: micro-batch sizes and signature numbers."""
+
+    sizes: tuple[int, ...]
+    signatures: tuple[int, ...]
+
+
+class _Failure(msgspec.Struct):
+    """Why a rank could not go on, and when that was."""
+
+    at_ns: int
+    sentence: str
+
+
+class Runtime:
+    """Runs the stages of one rank.
+
+    Parameters
+    ----------
+    stages : sequence of Stage
+        This rank's stages, on the endpoint's device.
+    routes : sequence of Route
+        What travels between all stages, the same on every rank.
+    edges : sequence of Edge
+        The same as ``routes``, as the schedule sees them.
+    schedule, forward_schedule : function of the number of micro-batches
+        What to run for training and for evaluation.
+    micro_batches : int
+        The micro-batches of a full mini-batch.
+    """
+
+    def __init__(
+        self,
+        *,
+        stages: Sequence[Stage],
+        stage_ranks: Sequence[int],
+        routes: Sequence[Route],
+        edges: Sequence[Edge],
+        schedule: ScheduleMaker,
+        forward_schedule: ScheduleMaker,
+        micro_batches: int,
+        endpoint: Endpoint,
+        loss_fn: LossFunction | None,
+    ) -> None:
+        self.endpoint = endpoint
+        self.stages = {stage.index: stage for stage in stages}
+        self._stage_ranks = tuple(stage_ranks)
+        self._routes = tuple(routes)
+        self._edges = tuple(edges)
+        self._makers = {True: schedule, False: forward_schedule}
+        self._micro_batches = micro_batches
+        self._loss_fn = loss_fn
+        self._programs: dict[tuple[bool, int], Program] = {}
+        self._signature_numbers: dict[Any, int] = {}
+        self._mail = Mail(endpoint, stage_ranks, routes)
+        self._record = Record(endpoint.device)
+        self._program = self._ready(True, micro_batches)
+
+    def step(
+        self,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        *,
+        target: Any,
+        scale: float,
+        training: bool,
+        context: Context,
+    ) -> Tensor:
+        """Run one mini-batch and return its loss, the same on every rank; gradients add to ``.grad``.
+
+        Raises
+        ------
+        StepError
+            On every rank, with the first cause, if any rank failed.
+        """
+        self._record.begin()
+        self._flights: dict[tuple[int, int], Flight] = {}
+        self._losses: dict[int, Tensor] = {}
+        self._failure: _Failure | None = None
+        self._poisoned = False
+        self._scale, self._context, self._training = scale, context, training
+        header = self._agree(args, kwargs)
+        self._mail.begin(header.signatures)
+        self._shares = tuple(size / sum(header.sizes) for size in header.sizes)
+        self._program = self._ready(training, len(header.sizes))
+        self._load(args, kwargs, target, header.sizes)
+        for step in self._program.steps:
+            self._run(step)
+        return self._finish()
+
+    def reset(self) -> None:
+        """Forget what was learnt about messages; all ranks call it."""
+        self._mail.forget()
+        self._signature_numbers.clear()
+
+    def timeline(self) -> RankTimeline:
+        """Return what this rank did in the last step."""
+        return self._record.timeline(
+            self.endpoint.rank,
+            peak_in_flight=self._program.peak_in_flight,
+            peak_outputs=self._mail.peak_outputs,
+            peak_receive_buffers=self._mail.peak_receive_buffers,
+        )
+
+    def _ready(self, training: bool, micro_batches: int) -> Program:
+        key = (training, micro_batches)
+        if key not in self._programs:
+            schedule = self._makers[training](micro_batches)
+            edges = self._edges if training else tuple(Edge(e.source, e.target, False) for e in self._edges)
+            self._programs[key] = make_program(schedule, edges, self.endpoint.rank)
+        return self._programs[key]
+
+    def _agree(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Header:
+        """Return the step's header: the first rank reads its inputs, the others hear from the rank before."""
+        size = self.endpoint.size
+        first = self._stage_ranks[0]
+        position = (self.endpoint.rank - first) % size
+        problem = None
+        if position == 0:
+            try:
+                header = self._read_inputs(args, kwargs)
+            except InputError as error:
+                problem, header = error, _Header((), ())
+        else:
+            before = (self.endpoint.rank - 1) % size
+            header = msgspec.json.decode(self.endpoint.receive_note(peer=before, tag=HEADER_TAG), type=_Header)
+        if position < size - 1:
+            after = (self.endpoint.rank + 1) % size
+            self.endpoint.send_note(msgspec.json.encode(header), peer=after, tag=HEADER_TAG).wait()
+        if problem is not None:
+            raise problem
+        if not header.sizes:
+            raise StepError(f"rank {first}, which reads the inputs, could not use them: its own message says why.")
+        return header
+
+    def _read_inputs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Header:
+        sizes = micro_batch_sizes(batch_of(args, kwargs), self._micro_batches)
+        keys = [(self._training, signature(part)) for part in cut((args, kwargs), sizes)]
+        numbers = tuple(self._signature_numbers.setdefault(key, len(self._signature_numbers)) for key in keys)
+        return _Header(sizes, numbers)
+
+    def _load(self, args: tuple[Any, ...], kwargs: dict[str, Any], target: Any, sizes: tuple[int, ...]) -> None:
+        """Cut what this rank reads of the mini-batch into micro-batches on its device."""
+        device = self.endpoint.device
+        self._inputs = cut(to_device((args, kwargs), device), sizes) if 0 in self.stages else ()
+        if any(stage.is_last for stage in self.stages.values()):
+            if target is not None and batch_of(target) != sum(sizes):
+                self._fail("targets", InputError(f"{batch_of(target)} targets came with {sum(sizes)} inputs."))
+                target = None
+            self._targets = cut(to_device(target, device), sizes)
+
+    def _run(self, step: Step) -> None:
+        """Carry out one step of the program and stamp it."""
+        lane = Lane.COMPUTE if step.kind is Kind.COMPUTE else Lane.SEND if step.kind is Kind.SEND else Lane.WAIT
+        start = self._record.stamp(lane)
+        try:
+            match step.kind:
+                case Kind.COMPUTE:
+                    assert step.action is not None
+                    self._compute(step.action)
+                case Kind.POST:
+                    self._mail.post(_message(step))
+                    return
+                case Kind.WAIT_RECEIVE:
+                    self._mail.await_arrival(_message(step))
+                case Kind.SEND:
+                    self._mail.send(_message(step))
+                case Kind.WAIT_SEND:
+                    self._mail.await_sent(_message(step))
+        except TransportError as error:
+            raise StepError(
+                f"rank {self.endpoint.rank} could not finish '{step}': {error}. A peer has ended or hangs: look for "
+                "the first error among the ranks' outputs, then start the run again."
+            ) from error
+        self._record.add(lane, str(step), start)
+
+    def _compute(self, action: Action) -> None:
+        """Run an action; if it fails, or what it reads could not be made, say so in what it sends."""
+        received = {message: self._mail.take(message) for message in reads(action, self._edges)}
+        self._poisoned = self._poisoned or any(values is None for values in received.values())
+        made: dict[Message, list[Any]] = {}
+        if not self._poisoned:
+            try:
+                run = self._forward if action.op is Op.FORWARD else self._backward
+                made = run(action, received)
+            except Exception as error:
+                self._fail(str(action), error)
+        for message in writes(action, self._edges):
+            try:
+                self._mail.put(message, made.get(message))
+            except InputError as error:
+                self._fail(str(action), error)
+                self._mail.put(message, None)
+        if action.op is not Op.FORWARD:
+            for message in (*received, *reads(Action(Op.FORWARD, action.stage, action.micro_batch), self._edges)):
+                self._mail.free(message)
+
+    def _forward(self, action: Action, received: dict[Message, list[Any] | None]) -> dict[Message, list[Any]]:
+        """Run a stage on one micro-batch and return what it sends."""
+        stage, i = self.stages[action.stage], action.micro_batch
+        flight = Flight()
+        with torch.set_grad_enabled(self._training), self._context():
+            if stage.index == 0:
+                args, kwargs = self._inputs[i]
+                output = stage.module(*args, **kwargs)
+            else:
+                values = self._admit(flight, stage.index, i, received)
+                output = stage.module(*(values[name] for name in stage.inputs))
+            if stage.is_last:
+                loss = resolve_loss(self._loss_fn, output, self._targets[i])
+                self._losses[i] = loss.detach() * self._shares[i]
+                flight.loss = loss * self._shares[i]
+                output = ()
+        if self._training:
+            if flight.loss is not None and self._scale != 1.0:
+                flight.loss = flight.loss * self._scale
+            self._flights[stage.index, i] = flight
+        outputs = dict(zip(stage.outputs, output, strict=True))
+        if self._training:
+            self._keep_edges(flight, stage.index, outputs)
+        return {
+            Message(route.source, route.target, i): [outputs[name] for name in route.names]
+            for route in self._routes
+            if route.source == stage.index
+        }
+
+    def _admit(self, flight: Flight, stage: int, i: int, received: dict[Message, list[Any] | None]) -> dict[str, Any]:
+        """Return a stage's input values by name, those with gradients joined to its autograd graph."""
+        values: dict[str, Any] = {}
+        trainable: list[str] = []
+        for route in self._routes:
+            if route.target == stage:
+                values.update(zip(route.names, received[Message(route.source, stage, i)] or (), strict=True))
+                trainable += self._mail.gradient_names(route.source, stage, i)
+        if self._training:
+            flight.admitted = tuple(trainable)
+            values.update(zip(trainable, flight.entry.admit([values[name] for name in trainable]), strict=True))
+        return values
+
+    def _keep_edges(self, flight: Flight, stage: int, outputs: dict[str, Any]) -> None:
+        """Keep where the gradients of ``outputs`` go in, so that the tensors themselves can be freed once sent."""
+        answered = {(edge.source, edge.target) for edge in self._edges if edge.gradient}
+        for route in self._routes:
+            if route.source != stage:
+                continue
+            for name in route.names:
+                value = outputs[name]
+                if not isinstance(value, Tensor) or not value.requires_grad:
+                    continue
+                if (stage, route.target) not in answered:
+                    raise InputError(
+                        f"value {name} needs a gradient now and needed none when the model was recorded: a parameter "
+                        "was unfrozen since. Record and plan the model anew."
+                    )
+                flight.edges[name] = torch.autograd.graph.get_gradient_edge(value)
+
+    def _backward(self, action: Action, received: dict[Message, list[Any] | None]) -> dict[Message, list[Any]]:
+        """Run a stage's backward for one micro-batch and return the gradients that it sends."""
+        stage, i = action.stage, action.micro_batch
+        flight = self._flights.pop((stage, i))
+        gradients: dict[str, Tensor] = {}
+        # A plain backward meets the later reader first, so gradients are added from the last stage to the first.
+        for message in sorted(received, key=lambda message: -message.source):
+            names = self._mail.gradient_names(stage, message.source, i)
+            for name, gradient in zip(names, received[message] or (), strict=True):
+                if gradient is not None:
+                    gradients[name] = gradients[name] + gradient if name in gradients else gradient
+        roots = [] if flight.loss is None else [flight.loss]
+        if flight.loss is not None and not flight.loss.requires_grad:
+            raise InputError("the loss depends on no trainable parameter: nothing to train. Unfreeze some.")
+        edges = [flight.edges[name] for name in gradients]
+        if roots or edges:
+            torch.autograd.backward([*roots, *edges], [None] * len(roots) + list(gradients.values()))
+        entered = dict(zip(flight.admitted, flight.entry.gradients or (None,) * len(flight.admitted), strict=True))
+        return {
+            Message(stage, route.source, i, True): [
+                entered[name] for name in self._mail.gradient_names(route.source, stage, i)
+            ]
+            for route in self._routes
+            if route.target == stage
+        }
+
+    def _fail(self, where: str, error: Exception) -> None:
+        """Keep the first failure; from here on this rank only keeps the order of messages."""
+        self._poisoned = True
+        if self._failure is None:
+            stage = f" ({type(error).__name__})" if not isinstance(error, InputError) else ""
+            sentence = f"rank {self.endpoint.rank} failed in {where}{stage}: {error}"
+            self._failure = _Failure(time.time_ns(), sentence)
+            self._cause = error
+
+    def _finish(self) -> Tensor:
+        """Return the step's loss on every rank, or raise the first failure on every rank."""
+        report = torch.zeros(3, dtype=torch.float64)
+        report[0] = float(self._failure is not None)
+        if self._losses and not self._poisoned:
+            total = self._losses[0]
+            for i in range(1, len(self._losses)):
+                total = total + self._losses[i]
+            report[1] = total.to("cpu", torch.float64)
+            report[2] = _LOSS_DTYPES.index(total.dtype)
+        try:
+            failed, loss, dtype = self.endpoint.sum(report)
+            if failed == 0:
+                return loss.to(self.endpoint.device, _LOSS_DTYPES[int(dtype)])
+            notes = self.endpoint.gather_notes(msgspec.json.encode(self._failure))
+        except TransportError as error:
+            raise StepError(f"rank {self.endpoint.rank} could not end the step with its peers: {error}.") from error
+        finally:
+            self._flights.clear()
+        failures = [msgspec.json.decode(note, type=_Failure | None) for note in notes]
+        first = min((failure for failure in failures if failure is not None), key=lambda failure: failure.at_ns)
+        cause = self._cause if self._failure is not None and first == self._failure else None
+        raise StepError(
+            f"{first.sentence}. Every rank stopped this step together; its gradients are incomplete: "
+            "call pipe.reset() and optimizer.zero_grad(), then go on, or end the run."
+        ) from cause
+
+
+def _message(step: Step) -> Message:
+    assert step.message is not None
+    return step.message

@@ -1,0 +1,79 @@
+"""What a message looks like on the wire: a specification once per signature, then only tensors."""
+
+from typing import Any
+
+import msgspec
+import torch
+from torch import Tensor
+
+from autopipe.errors import InputError
+
+
+class TensorSpec(msgspec.Struct, frozen=True, tag="tensor"):
+    """Shape, dtype and whether a gradient comes back."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    gradient: bool
+
+
+class PlainSpec(msgspec.Struct, frozen=True, tag="plain"):
+    """A value that is no tensor, carried by the specification itself."""
+
+    kind: str
+    text: str
+
+
+Spec = TensorSpec | PlainSpec
+_DECODER = msgspec.json.Decoder(tuple[Spec, ...] | None)
+_PLAIN = {
+    "int": int,
+    "float": float.fromhex,
+    "str": str,
+    "bool": lambda text: text == "True",
+    "NoneType": lambda text: None,
+}
+POISON = msgspec.json.encode(None)
+
+
+def describe(values: list[Any], *, origin: str) -> tuple[Spec, ...]:
+    """Return the specification of ``values``.
+
+    Raises
+    ------
+    InputError
+        If one is neither a tensor nor a number, string, bool or None; ``origin`` says which message it is.
+    """
+    return tuple(_describe(value, origin) for value in values)
+
+
+def encode_specs(specs: tuple[Spec, ...]) -> bytes:
+    """Return the bytes that `decode_specs` reads."""
+    return msgspec.json.encode(specs)
+
+
+def decode_specs(note: bytes) -> tuple[Spec, ...] | None:
+    """Return the specification in ``note``; None if the sender could not make its values (it failed)."""
+    return _DECODER.decode(note)
+
+
+def allocate(specs: tuple[Spec, ...], device: torch.device) -> list[Any]:
+    """Return a buffer for every tensor and the value itself for all else."""
+    return [
+        torch.empty(spec.shape, dtype=getattr(torch, spec.dtype), device=device)
+        if isinstance(spec, TensorSpec)
+        else _PLAIN[spec.kind](spec.text)
+        for spec in specs
+    ]
+
+
+def _describe(value: Any, origin: str) -> Spec:
+    if isinstance(value, Tensor):
+        return TensorSpec(tuple(value.shape), str(value.dtype).removeprefix("torch."), value.requires_grad)
+    kind = type(value).__name__
+    if kind not in _PLAIN:
+        raise InputError(
+            f"{origin} holds a {kind}, and only tensors, numbers, strings, bools and None travel between stages. "
+            "Move the boundary, or make the module that produces it a leaf."
+        )
+    return PlainSpec(kind, value.hex() if isinstance(value, float) else str(value))
