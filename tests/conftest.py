@@ -1,9 +1,12 @@
 """Settings for every test: one thread, accelerator tests skipped where there is none, golden files."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.processes import ProcessPool
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -41,3 +44,10 @@ class Golden:
 @pytest.fixture
 def golden(request: pytest.FixtureRequest) -> Golden:
     return Golden(request.path.parent / "golden", request.config.getoption("--refresh-golden"))
+
+
+@pytest.fixture(scope="session")
+def processes() -> Iterator[ProcessPool]:
+    pool = ProcessPool(4)
+    yield pool
+    pool.close()

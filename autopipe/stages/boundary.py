@@ -1,5 +1,6 @@
 """A boundary says which values travel from one stage to a later one."""
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -25,7 +26,7 @@ def check_bounds(bounds: Sequence[int], layers: int) -> tuple[int, ...]:
         If they do not start at 0, end at ``layers`` and ascend strictly.
     """
     bounds = tuple(bounds)
-    ascending = all(low < high for low, high in zip(bounds, bounds[1:], strict=False))
+    ascending = all(low < high for low, high in itertools.pairwise(bounds))
     if len(bounds) < 2 or bounds[0] != 0 or bounds[-1] != layers or not ascending:
         raise InputError(
             f"stage bounds {bounds} do not cut {layers} layers: begin with 0, end with {layers}, and ascend, "
@@ -36,8 +37,8 @@ def check_bounds(bounds: Sequence[int], layers: int) -> tuple[int, ...]:
 
 def stage_of(bounds: Sequence[int]) -> tuple[int, ...]:
     """Return the stage of every layer under ``bounds`` = (0, b1, ..., L)."""
-    spans = zip(bounds, bounds[1:], strict=False)
-    return tuple(stage for stage, (begin, end) in enumerate(spans) for _ in range(begin, end))
+    spans = enumerate(itertools.pairwise(bounds))
+    return tuple(stage for stage, (begin, end) in spans for _ in range(begin, end))
 
 
 def routes(values: Sequence[Value], bounds: Sequence[int]) -> tuple[Route, ...]:

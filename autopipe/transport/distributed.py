@@ -11,7 +11,7 @@ from autopipe.transport.endpoint import Handle, TransportError
 
 
 class DistributedEndpoint:
-    """This process's end of the pipeline group.
+    """The end that one process holds of the pipeline group.
 
     Notes travel over a gloo group of their own, so that no accelerator waits for them. gloo tells messages
     apart by tag; other backends have no tags, so there every ordered pair of ranks in ``pairs`` has a
