@@ -1,0 +1,58 @@
+"""The group of all commands knows their names and one line about each; their modules are loaded when called."""
+
+from importlib import import_module
+from typing import NamedTuple
+
+import click
+
+from autopipe import __version__
+
+
+class Entry(NamedTuple):
+    """Where a command is, and what it does in one line."""
+
+    module: str
+    summary: str
+
+
+COMMANDS = (
+    ("profile", Entry("autopipe.cli.profile", "Measure time and memory of every layer of a model.")),
+    ("partition", Entry("autopipe.cli.partition", "Plan stages, micro-batches and schedule for a number of GPUs.")),
+    ("simulate", Entry("autopipe.cli.simulate", "Show the predicted timeline of a plan.")),
+    ("schedule", Entry("autopipe.cli.schedule", "Draw a schedule as a grid.")),
+    ("demo", Entry("autopipe.cli.demo", "Train a small GPT on two local processes, from profile to proof.")),
+)
+
+
+class LazyGroup(click.Group):
+    """A group whose help needs no command's module."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of the commands in the order of the work."""
+        return [name for name, _ in COMMANDS]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Load the command called ``cmd_name``; None where there is none."""
+        entry = dict(COMMANDS).get(cmd_name)
+        if entry is None:
+            return None
+        command: click.Command = import_module(entry.module).command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the list of commands without loading them."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, entry.summary) for name, entry in COMMANDS])
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="autopipe")
+@click.option("--traceback", is_flag=True, help="Show where an error was raised (write it before the command).")
+def autopipe(traceback: bool) -> None:
+    r"""Train an ordinary PyTorch model as a pipeline over several devices.
+
+    \b
+    autopipe profile mypkg.model:build --input 8x1024:int64 -o profile.json
+    autopipe partition profile.json --gpus 8 --batch 256 -o plan.json
+    autopipe simulate plan.json
+    """

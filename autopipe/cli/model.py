@@ -1,0 +1,119 @@
+"""MODEL on the command line, ``package.module:factory`` or ``path/to/file.py:factory``, becomes a module."""
+
+import importlib
+import importlib.util
+import os
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+from torch import Tensor, nn
+
+from autopipe.errors import InputError
+
+FORM = "write package.module:factory or path/to/file.py:factory"
+
+
+class Built(NamedTuple):
+    """What a factory gives: the model, and where it says so the arguments to call it with and its loss."""
+
+    model: nn.Module
+    args: tuple[Any, ...] | None
+    kwargs: dict[str, Any]
+    loss_fn: Callable[..., Tensor] | None
+
+
+def build(spec: str) -> Built:
+    """Return what the factory that ``spec`` names gives: a module, or (module, example, loss_fn).
+
+    An example is one tensor, a tuple of positional arguments, or a mapping of keyword arguments.
+
+    Raises
+    ------
+    InputError
+        If there is no such file, module or factory, if one of them raises, or if the factory gives
+        something else; the message names the user's file and line.
+    """
+    result = _call(load(spec), spec)
+    parts = result if isinstance(result, tuple) else (result, None, None)
+    if len(parts) != 3 or not isinstance(parts[0], nn.Module):
+        raise InputError(
+            f"{spec} gives {_describe(result)}, and a model is needed: "
+            "return a torch.nn.Module, or (module, example, loss_fn)."
+        )
+    model, example, loss_fn = parts
+    if loss_fn is not None and not callable(loss_fn):
+        raise InputError(f"the loss that {spec} gives is {_describe(loss_fn)}: return a function of (output, target).")
+    if isinstance(example, Mapping):
+        return Built(model, (), dict(example), loss_fn)
+    if example is not None and not isinstance(example, tuple | list):
+        example = (example,)
+    return Built(model, None if example is None else tuple(example), {}, loss_fn)
+
+
+def load(spec: str) -> Any:
+    """Return the object that ``spec`` names, importing its module or file.
+
+    Raises
+    ------
+    InputError
+        If there is no such file, module or name, or if the import raises.
+    """
+    place, colon, name = spec.rpartition(":")
+    if not colon or not place or not name:
+        raise InputError(f"{spec!r} names no function: {FORM}.")
+    if place.endswith(".py") or os.sep in place:
+        path = Path(place)
+        if not path.is_file():
+            raise InputError(f"there is no file {place}: check the path, or {FORM}.")
+        module = _guarded(lambda: _import_file(path), f"importing {place}")
+    else:
+        if os.getcwd() not in sys.path:
+            sys.path.insert(0, os.getcwd())
+        module = _guarded(lambda: importlib.import_module(place), f"importing {place}")
+    found: Any = module
+    for part in name.split("."):
+        if not hasattr(found, part):
+            public = [known for known, value in vars(module).items() if callable(value) and known[0] != "_"]
+            raise InputError(f"{place} has no {name!r}; it has {', '.join(public[:12]) or 'no function at all'}.")
+        found = getattr(found, part)
+    return found
+
+
+def _import_file(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"autopipe_model_{path.stem}", path)
+    if spec is None or spec.loader is None:
+        raise InputError(f"{path} is no Python file: {FORM}.")
+    module = importlib.util.module_from_spec(spec)
+    # Its classes must be found by name (dataclasses do that), and its neighbours by import.
+    sys.modules[module.__name__] = module
+    sys.path.insert(0, str(path.parent.resolve()))
+    spec.loader.exec_module(module)
+    return module
+
+
+def _call(factory: Any, spec: str) -> Any:
+    if isinstance(factory, nn.Module):
+        return factory
+    if not callable(factory):
+        raise InputError(f"{spec} is {_describe(factory)}: name a function without arguments that returns a model.")
+    return _guarded(factory, f"calling {spec}()")
+
+
+def _guarded(action: Callable[[], Any], what: str) -> Any:
+    """Run the user's code; what it raises becomes a sentence with the place it was raised at."""
+    try:
+        return action()
+    except InputError:
+        raise
+    except Exception as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        place = f" ({frames[-1].filename}, line {frames[-1].lineno})" if len(frames) > 1 else ""
+        raise InputError(f"{what} failed: {type(error).__name__}: {error}{place}.") from error
+
+
+def _describe(value: Any) -> str:
+    return f"a tuple of {len(value)}" if isinstance(value, tuple) else f"a {type(value).__name__}"

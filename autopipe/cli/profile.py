@@ -1,0 +1,46 @@
+"""``autopipe profile`` measures time and memory of every layer of a model."""
+
+from typing import Any
+
+import click
+
+from autopipe.cli.screen import Screen, screen_options
+from autopipe.cli.subject import measure, prepare, subject_options
+from autopipe.cli.values import SizesParameter
+
+
+@click.command("profile", short_help="Measure time and memory of every layer of a model.")
+@click.argument("model")
+@subject_options
+@click.option(
+    "--micro-batch",
+    "micro_batches",
+    type=SizesParameter(),
+    help="Sizes to measure, in samples, for example 1,2,4; by default the input's batch, its half and its quarter.",
+)
+@click.option("-o", "--output", type=click.Path(dir_okay=False), help="Write the profile here.")
+@screen_options
+def command(
+    model: str,
+    micro_batches: tuple[int, ...] | None,
+    optimizer: str,
+    budget: float,
+    output: str | None,
+    as_json: bool,
+    quiet: bool,
+    **options: Any,
+) -> None:
+    """Measure time and memory of every layer of MODEL on the device at hand.
+
+    MODEL is package.module:factory or path/to/file.py:factory. The factory takes no arguments and returns a
+    module, or (module, example, loss_fn).
+    """
+    screen = Screen(json=as_json, quiet=quiet)
+    with screen.foreign_code():
+        subject = prepare(model, **options)
+    profile = measure(subject, screen, micro_batches=micro_batches, optimizer=optimizer, budget=budget)
+
+    from autopipe.reporting.profile_table import profile_report
+
+    screen.show(profile_report(profile))
+    screen.deliver(profile, output)

@@ -1,0 +1,137 @@
+"""MODEL with the options beside it is what a command measures: model, example, target and loss."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
+
+from autopipe.cli.screen import Screen
+from autopipe.cli.values import TensorParameter, TensorSpec
+from autopipe.documents.profile import Profile
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+
+class Subject(NamedTuple):
+    """What is measured, on the device where it is measured."""
+
+    model: "nn.Module"
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    target: "Tensor | None"
+    loss_fn: Callable[..., "Tensor"] | None
+
+
+def subject_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the options that say how MODEL is called, trained and measured."""
+    options = (
+        click.option(
+            "--input",
+            "inputs",
+            type=TensorParameter(),
+            multiple=True,
+            help="An argument of the model, drawn at random, the batch first; again for each further one, NAME= in "
+            "front for keywords. Integers lie below HIGH, by default below the smallest num_embeddings.",
+        ),
+        click.option("--target", type=TensorParameter(), help="What the loss compares the output with."),
+        click.option(
+            "--loss",
+            help="cross_entropy, mse, output or package.module:function. By default the model's own loss, else the "
+            "mean of its output.",
+        ),
+        click.option(
+            "--optimizer",
+            default="adamw",
+            show_default=True,
+            help="A class of torch.optim, with options: sgd:momentum=0.9.",
+        ),
+        click.option("--dtype", help="Turn the model's parameters into this dtype first, for example bfloat16."),
+        click.option("--device", help="Where to measure; by default the accelerator, else the CPU."),
+        click.option("--budget", type=float, default=30.0, show_default=True, help="Seconds of timing at most."),
+    )
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+def prepare(
+    spec: str,
+    *,
+    inputs: tuple[TensorSpec, ...],
+    target: TensorSpec | None,
+    loss: str | None,
+    dtype: str | None,
+    device: str | None,
+) -> Subject:
+    """Return what MODEL ``spec`` and its options mean, moved to the device.
+
+    Raises
+    ------
+    InputError
+        If the model, an input, the loss or the device cannot be had.
+    UsageError
+        If nothing says what to call the model with, or a loss lacks its target.
+    """
+    import torch
+
+    from autopipe.cli.example import draw_all, dtype_of
+    from autopipe.cli.loss import NEEDS_TARGET, resolve
+    from autopipe.cli.model import build
+
+    if loss in NEEDS_TARGET and target is None:
+        raise click.UsageError(f"--loss {loss} compares the output with a target: add --target SHAPE[:DTYPE[<HIGH]].")
+    built = build(spec)
+    if not inputs and built.args is None:
+        raise click.UsageError(
+            f"nothing says what to call {spec} with: add --input SHAPE[:DTYPE[<HIGH]], for example "
+            "--input 8x1024:int64, or let the factory return (module, example, loss_fn)."
+        )
+    model, default = built.model, torch.float32
+    if dtype is not None:
+        default = dtype_of(dtype)
+        model = model.to(default)
+    args, kwargs = draw_all(inputs, model, default=default) if inputs else (built.args or (), built.kwargs)
+    targets, _ = draw_all([target._replace(name=None)] if target else [], model, default=default, seed=1)
+    where = _device(device)
+    args, kwargs, targets = torch.utils._pytree.tree_map_only(
+        torch.Tensor, lambda tensor: tensor.to(where), (args, kwargs, targets)
+    )
+    loss_fn = built.loss_fn if loss is None else resolve(loss)
+    return Subject(model.to(where), args, kwargs, targets[0] if targets else None, loss_fn)
+
+
+def measure(
+    subject: Subject, screen: Screen, *, micro_batches: tuple[int, ...] | None, optimizer: str, budget: float
+) -> Profile:
+    """Return the profile of ``subject``, with a progress bar on a terminal."""
+    from autopipe.profiler.measure import measure as measure_model
+
+    with screen.foreign_code(), screen.progress("profile") as progress:
+        return measure_model(
+            subject.model,
+            subject.args,
+            subject.kwargs,
+            target=subject.target,
+            loss_fn=subject.loss_fn,
+            micro_batches=micro_batches,
+            optimizer=optimizer,
+            budget_s=budget,
+            progress=progress,
+        )
+
+
+def _device(name: str | None) -> Any:
+    import torch
+
+    from autopipe.errors import InputError
+
+    if name is None:
+        return torch.accelerator.current_accelerator() if torch.accelerator.is_available() else torch.device("cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise InputError(f"there is no device {name!r} here ({reason}): leave --device out, or name another.") from None
+    return device
