@@ -8,7 +8,8 @@ from typing import TypeVar
 import torch
 import torch.distributed as dist
 
-from autopipe.errors import InputError, StepError
+from autopipe.documents.files import DocumentType, decode, encode
+from autopipe.errors import AutopipeError, InputError, StepError
 from autopipe.transport.endpoint import TransportError
 from autopipe.transport.local import Hub, LocalEndpoint
 
@@ -61,6 +62,32 @@ def local_devices(devices: Sequence[str | torch.device] | None, ranks: int | Non
             "script with torchrun --nproc-per-node 2."
         )
     return (torch.device("cpu"),) * ranks
+
+
+def broadcast(make: Callable[[], DocumentType]) -> DocumentType:
+    """Return on every rank the document that rank 0 makes; all ranks call it.
+
+    Raises
+    ------
+    AutopipeError
+        On every rank, with rank 0's message, if it could not make one.
+    """
+    answer: list[tuple[str, bytes, type[DocumentType] | type[AutopipeError]] | None] = [None]
+    if dist.get_rank() == 0:
+        try:
+            document = make()
+            answer = [("document", encode(document), type(document))]
+        except AutopipeError as error:
+            answer = [("error", str(error).encode(), type(error))]
+        except BaseException as error:
+            dist.broadcast_object_list([("error", f"rank 0 stopped: {error}".encode(), AutopipeError)], src=0)
+            raise
+    dist.broadcast_object_list(answer, src=0)
+    assert answer[0] is not None
+    what, content, kind = answer[0]
+    if what == "error":
+        raise kind(content.decode())
+    return decode(content, kind, origin="the document of rank 0")  # type: ignore[type-var]
 
 
 class ThreadRanks:

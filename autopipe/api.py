@@ -1,0 +1,299 @@
+"""The public functions: each takes an ordinary model or a document, and gives the next document, or a `Pipeline`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from autopipe.documents.files import load
+from autopipe.documents.graph import Graph
+from autopipe.documents.plan import Plan
+from autopipe.documents.profile import Profile
+from autopipe.errors import InputError
+from autopipe.hardware.cluster import Cluster
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    from autopipe.executor.pipeline import Pipeline
+    from autopipe.recorder import Recording
+    from autopipe.stages.loss import LossFunction
+
+
+def __getattr__(name: str) -> Any:
+    # Pipeline needs torch, and importing this module must not.
+    if name == "Pipeline":
+        from autopipe.executor.pipeline import Pipeline
+
+        return Pipeline
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def capture(model: nn.Module, example: Any, *, leaf: Sequence[type | str] = ()) -> Graph:
+    """Return ``model`` recorded as a graph of layers, checked against the model itself.
+
+    Parameters
+    ----------
+    model : nn.Module
+        Left as it was: parameters, buffers, gradients, modes and random state.
+    example : tuple, dict or Tensor
+        The model's positional arguments, its keyword arguments, or its only argument.
+    leaf : sequence of classes or name patterns
+        Modules to keep whole.
+
+    Raises
+    ------
+    CaptureError
+        If the model does something that no graph can hold; the message names module, file and line.
+    """
+    args, kwargs = arguments(example)
+    return _record(model, args, kwargs, leaf=leaf).graph
+
+
+def profile(
+    model: nn.Module,
+    example: Any,
+    *,
+    target: Any = None,
+    loss_fn: LossFunction | None = None,
+    micro_batches: Sequence[int] | None = None,
+    optimizer: str = "adamw",
+    budget_s: float = 30.0,
+    progress: Any = None,
+) -> Profile:
+    """Return time and memory of every layer of ``model``, measured on the device that it is on.
+
+    Parameters
+    ----------
+    example : tuple, dict or Tensor
+        As for `capture`; (batch, ...), with at least as many samples as the largest micro-batch.
+    target : tree of Tensor, optional
+        What ``loss_fn`` takes beside the output.
+    micro_batches : sequence of int, optional
+        The sizes to measure, in samples.
+    optimizer : str
+        The name of the optimizer's class, for the memory of its state.
+    budget_s : float
+        About how many seconds to spend.
+
+    Raises
+    ------
+    CaptureError, ProfileError, InputError
+        If the model cannot be recorded or measured, or the example cannot be used.
+    """
+    from autopipe.profiler import measure
+
+    args, kwargs = arguments(example)
+    return measure(
+        model,
+        args,
+        kwargs,
+        target=target,
+        loss_fn=loss_fn,
+        micro_batches=micro_batches,
+        optimizer=optimizer,
+        budget_s=budget_s,
+        progress=progress,
+    )
+
+
+def partition(
+    profile: Profile | str | Path,
+    *,
+    gpus: int | None = None,
+    cluster: Cluster | None = None,
+    batch_size: int,
+    memory_bytes: int | None = None,
+    micro_batch_size: int | None = None,
+    schedule: str | None = None,
+    time_limit_s: float = 30.0,
+) -> Plan:
+    """Return the stage boundaries, micro-batch size and schedule that make the step fastest within memory.
+
+    Parameters
+    ----------
+    profile : Profile or path
+        From `profile` or ``autopipe profile``.
+    gpus : int
+        How many equal devices there are, each with ``memory_bytes``; or give a ``cluster``.
+    batch_size : int
+        The mini-batch, in samples.
+    memory_bytes : int, optional
+        The limit of each device; by default the memory of the profiled device.
+    micro_batch_size, schedule : optional
+        Fix what would be searched.
+
+    Raises
+    ------
+    InfeasibleError
+        If no plan fits; the message says what would.
+    DocumentError, InputError
+        If the profile or an argument cannot be used.
+    """
+    from autopipe.planner import plan
+
+    document = profile if isinstance(profile, Profile) else load(profile, Profile)
+    if (gpus is None) == (cluster is None):
+        raise InputError("say which devices there are: pass gpus=8, or a cluster, and not both.")
+    if cluster is None:
+        from autopipe.hardware.cluster import Link
+
+        assert gpus is not None
+        link = Link(latency_ns=document.link_latency_ns, bytes_per_s=document.link_bytes_per_s)
+        limit = memory_bytes if memory_bytes is not None else document.device_memory_bytes
+        cluster = Cluster.uniform(gpus, memory_bytes=limit, intra_node=link)
+    return plan(
+        document,
+        cluster,
+        batch_size=batch_size,
+        micro_batch_size=micro_batch_size,
+        schedule=schedule,
+        time_limit_s=time_limit_s,
+    )
+
+
+def split(model: nn.Module, plan: Plan | str | Path) -> tuple[nn.Module, ...]:
+    """Return the stages of ``plan`` as ordinary modules that share ``model``'s parameters under their names.
+
+    The first takes the model's own arguments; each other takes the values that it reads from earlier
+    stages, and all but the last return a tuple of those that later stages read. The model is not run.
+
+    Raises
+    ------
+    MismatchError
+        If the plan was made for another model.
+    """
+    from autopipe.recorder import rebuild
+    from autopipe.stages.split import split as split_graph
+
+    plan = plan if isinstance(plan, Plan) else load(plan, Plan)
+    graph = _graph_of(plan)
+    return tuple(stage.module for stage in split_graph(rebuild(model, graph), graph, _bounds(plan)))
+
+
+def pipeline(
+    model: nn.Module,
+    *,
+    plan: Plan | str | Path | None = None,
+    example: Any = None,
+    target: Any = None,
+    loss_fn: LossFunction | None = None,
+    batch_size: int | None = None,
+    memory_bytes: int | None = None,
+    optimizer: str = "adamw",
+    budget_s: float = 30.0,
+    devices: Sequence[str | torch.device] | None = None,
+    ranks: int | None = None,
+) -> Pipeline:
+    """Return ``model`` as a `Pipeline` that is ready to train.
+
+    With ``plan`` the model is built as planned and never run. Without, it is recorded and profiled on the
+    first rank's device, planned there, and the plan is given to all ranks.
+
+    Parameters
+    ----------
+    model : nn.Module
+        The same on every rank. Its parameters are trained in place.
+    plan : Plan or path, optional
+        From `partition` or ``autopipe partition``.
+    example : tuple, dict or Tensor
+        As for `capture`; needed without a plan.
+    target : tree of Tensor, optional
+        The example's targets, where ``loss_fn`` takes them.
+    loss_fn : function of (output, target) to a scalar, optional
+        By default the model's own ``loss`` or scalar output.
+    batch_size : int
+        The mini-batch, in samples; by default the example's.
+    devices, ranks : optional
+        Without torchrun: the devices of the thread-ranks, or how many thread-ranks on the CPU.
+
+    Raises
+    ------
+    AutopipeError
+        If the model, plan or arguments cannot be used.
+    """
+    from autopipe.executor.launch import broadcast, join_group, local_devices, under_torchrun
+    from autopipe.executor.pipeline import Layout, Pipeline
+    from autopipe.recorder import rebuild
+
+    if plan is None:
+
+        def make() -> Plan:
+            args, kwargs = arguments(example)
+            measured = profile(
+                model,
+                example,
+                target=target,
+                loss_fn=loss_fn,
+                optimizer=optimizer,
+                budget_s=budget_s,
+            )
+            return partition(
+                measured,
+                gpus=gpus,
+                batch_size=batch_size if batch_size is not None else _samples(args, kwargs),
+                memory_bytes=memory_bytes,
+            )
+
+        if example is None:
+            raise InputError(
+                "without plan= the model has to be recorded and profiled: pass example=, its arguments for one "
+                "batch, or a plan from autopipe partition."
+            )
+        if under_torchrun():
+            join_group()
+            import torch.distributed as dist
+
+            gpus = dist.get_world_size()
+            plan = broadcast(make)
+        else:
+            gpus = len(local_devices(devices, ranks))
+            plan = make()
+    document = plan if isinstance(plan, Plan) else load(plan, Plan)
+    graph = _graph_of(document)
+    layout = Layout(
+        bounds=_bounds(document),
+        stage_ranks=document.stage_ranks,
+        schedule=document.schedule,
+        micro_batches=document.micro_batches,
+        virtual_stages=document.virtual_stages,
+        depth=document.depth,
+    )
+    if devices is None and ranks is None:
+        ranks = layout.ranks
+    return Pipeline(rebuild(model, graph), graph, layout, loss_fn=loss_fn, plan=document, devices=devices, ranks=ranks)
+
+
+def arguments(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return an example as positional and keyword arguments of the model."""
+    if isinstance(example, dict):
+        return (), dict(example)
+    if isinstance(example, (tuple, list)):
+        return tuple(example), {}
+    return (example,), {}
+
+
+def _record(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], *, leaf: Any) -> Recording:
+    from autopipe.recorder import record
+
+    return record(model, args, kwargs, leaf=leaf)
+
+
+def _samples(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+    from autopipe.executor.microbatch import batch_of
+
+    return batch_of(args, kwargs)
+
+
+def _graph_of(plan: Plan) -> Graph:
+    if plan.graph is None:
+        raise InputError(
+            f"the plan for {plan.model} holds no graph, so it cannot be built: make it from a profile of the model."
+        )
+    return plan.graph
+
+
+def _bounds(plan: Plan) -> tuple[int, ...]:
+    return (0, *(stage.end for stage in plan.stages))
