@@ -68,7 +68,10 @@ class ProfiledValue(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """A value that crosses between layers, with its bytes at each micro-batch size.
 
     ``saved_at`` is the first layer after the producer whose backward needs it, None when no later layer
-    saves it or when the producer itself does (its ``saved_bytes`` counts it then).
+    saves it or when the producer itself does (its ``saved_bytes`` counts it then). ``gradient_bytes`` are what
+    its gradient keeps alive from the backward of its last reader until that of its producer (a gradient that
+    is part of a larger storage keeps all of it), as far as layers lie between the two; 0 where none do, () where
+    it was not measured.
     """
 
     name: str
@@ -77,6 +80,7 @@ class ProfiledValue(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     requires_grad: bool
     bytes: tuple[int, ...]
     saved_at: int | None = None
+    gradient_bytes: tuple[int, ...] = ()
 
 
 class SharedParameter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -1,0 +1,110 @@
+"""What was measured of every piece becomes the layers and values of a profile."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import nn
+
+from autopipe.documents.graph import Graph
+from autopipe.documents.profile import Cost, ProfiledLayer, ProfiledValue, SharedParameter, Source, WholeStep
+from autopipe.profiler.footprint import Footprint
+from autopipe.profiler.layers import Piece, Sweep
+from autopipe.profiler.optimizer import OptimizerMeter
+from autopipe.profiler.rounds import Times
+
+NOTHING = Cost(forward_ns=0, backward_ns=0, saved_bytes=0, transient_bytes=0, source=Source.MEASURED)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measurements:
+    """Times and footprints of the pieces of a graph at several micro-batch sizes, ascending."""
+
+    graph: Graph
+    pieces: tuple[Piece, ...]
+    sizes: tuple[int, ...]
+    times: Times
+    footprints: tuple[Footprint, ...]
+
+    def cost(self, position: int, index: int) -> Cost:
+        """Return the cost of piece ``index`` (the loss: one past the last) at the size at ``position``."""
+        size, footprint = self.sizes[position], self.footprints[position]
+        return Cost(
+            forward_ns=self.times.duration(size, Sweep.FORWARD, index),
+            backward_ns=self.times.duration(size, Sweep.BACKWARD, index),
+            saved_bytes=footprint.saved_bytes[index],
+            transient_bytes=footprint.transient_bytes[index],
+            forward_transient_bytes=footprint.forward_transient_bytes[index],
+            source=Source.MEASURED,
+            forward_spread=self.times.spread(size, Sweep.FORWARD, index),
+            backward_spread=self.times.spread(size, Sweep.BACKWARD, index),
+        )
+
+    def loss(self) -> tuple[Cost, ...]:
+        """Return the cost of the loss at every size."""
+        return tuple(self.cost(position, len(self.pieces)) for position in range(len(self.sizes)))
+
+
+def profiled_layers(found: Measurements, model: nn.Module, meter: OptimizerMeter) -> tuple[ProfiledLayer, ...]:
+    """Return every layer with its costs; a piece of several layers is booked to the first of them."""
+    described = {parameter.name: parameter for parameter in found.graph.parameters}
+    first = {piece.begin: index for index, piece in enumerate(found.pieces)}
+    layers = []
+    for position, layer in enumerate(found.graph.layers):
+        trained = [name for name in layer.parameters if described[name].requires_grad]
+        update = meter.measure([model.get_parameter(name) for name in trained])
+        index = first.get(position)
+        costs = (NOTHING,) * len(found.sizes)
+        if index is not None:
+            costs = tuple(found.cost(size, index) for size in range(len(found.sizes)))
+        layers.append(
+            ProfiledLayer(
+                name=layer.name,
+                kind=layer.kind,
+                parameters=layer.parameters,
+                parameter_bytes=sum(described[name].bytes for name in layer.parameters),
+                gradient_bytes=sum(described[name].bytes for name in trained),
+                optimizer_bytes=update.state_bytes,
+                buffer_bytes=sum(described[name].bytes for name in layer.buffers),
+                optimizer_ns=update.step_ns,
+                group=layer.group,
+                costs=costs,
+            )
+        )
+    return tuple(layers)
+
+
+def profiled_values(found: Measurements) -> tuple[ProfiledValue, ...]:
+    """Return every crossing value with its bytes at every size.
+
+    A value that stays inside a piece keeps the bytes of the recorded example: no stage boundary can cut it.
+    """
+    saved_at = found.footprints[-1].saved_at
+    return tuple(
+        ProfiledValue(
+            name=value.name,
+            producer=value.producer,
+            consumers=value.consumers,
+            requires_grad=value.requires_grad,
+            bytes=tuple(footprint.value_bytes.get(value.name, value.bytes) for footprint in found.footprints),
+            gradient_bytes=tuple(footprint.gradient_bytes.get(value.name, 0) for footprint in found.footprints),
+            saved_at=found.pieces[saved_at[value.name]].begin if value.name in saved_at else None,
+        )
+        for value in found.graph.values
+    )
+
+
+def whole_steps(found: Measurements, layers: Sequence[ProfiledLayer]) -> tuple[WholeStep, ...]:
+    """Return the unsplit step at every size beside the sum of the layers and the loss."""
+    loss = found.loss()
+    steps = []
+    for position, size in enumerate(found.sizes):
+        column = [layer.costs[position] for layer in layers] + [loss[position]]
+        total = sum(cost.forward_ns + cost.backward_ns for cost in column)
+        steps.append(WholeStep(micro_batch=size, step_ns=found.times.whole(size), layers_ns=total))
+    return tuple(steps)
+
+
+def shared_parameters(graph: Graph) -> tuple[SharedParameter, ...]:
+    """Return the parameters that several layers read."""
+    size = {parameter.name: parameter.bytes for parameter in graph.parameters}
+    return tuple(SharedParameter(name=name, layers=layers, bytes=size[name]) for name, layers in graph.tied().items())

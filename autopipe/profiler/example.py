@@ -1,0 +1,55 @@
+"""An example batch is made larger or smaller in its own image, so that a model can be measured at other sizes."""
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from autopipe.errors import InputError
+from autopipe.profiler.layers import Example
+
+
+def batch_of(example: Example) -> int:
+    """Return the number of samples: the leading size of the first tensor argument that has one.
+
+    Raises
+    ------
+    InputError
+        If no argument is a tensor with a leading dimension, or it is empty.
+    """
+    for leaf in pytree.tree_leaves((example.args, example.kwargs)):
+        if isinstance(leaf, Tensor) and leaf.dim() > 0:
+            if leaf.shape[0] == 0:
+                raise InputError("the example is empty: its first tensor has 0 samples. Give it at least one.")
+            return int(leaf.shape[0])
+    raise InputError(
+        "the example holds no tensor with a batch dimension, so no micro-batch size can be told. "
+        "Pass the inputs as tensors (batch, ...)."
+    )
+
+
+def resize(example: Example, samples: int) -> Example:
+    """Return ``example`` with ``samples`` samples: its own, from the first on, repeated where they run out.
+
+    Tensors whose leading size is the batch are resized, all else is passed on as it is. Tensors are
+    detached, and none shares memory with the example, so that running on them leaves it untouched.
+    """
+    batch = batch_of(example)
+
+    def pick(tensor: Tensor) -> Tensor:
+        if tensor.dim() == 0 or tensor.shape[0] != batch:
+            return tensor.detach().clone()
+        return tensor.detach()[torch.arange(samples, device=tensor.device) % batch]
+
+    return Example(*pytree.tree_map_only(Tensor, pick, tuple(example)))
+
+
+def choose_sizes(batch: int, *, batch_is_free: bool) -> tuple[int, ...]:
+    """Return the micro-batch sizes to measure: the example's batch, its half and its quarter, ascending.
+
+    From an example of one sample, 1 and 2; where the batch size is not free, the example's alone.
+    """
+    if not batch_is_free:
+        return (batch,)
+    if batch == 1:
+        return (1, 2)
+    return tuple(sorted({max(1, batch // 4), max(1, batch // 2), batch}))

@@ -1,0 +1,228 @@
+"""The chain of a model's layers is run in place, detached at every seam, so that each can be watched alone.
+
+A seam lies between two pieces of the model. A value passes it without its autograd graph::
+
+    piece 0 --> Send  ~values~>  Receive --> piece 1 --> Send  ~values~>  Receive --> loss
+                 |                  ^                     |                  ^
+               tail 0    <~gradients~ left here         tail 1    <~gradients~
+
+The backward of piece k starts at its tail: Send hands in the gradients that the pieces after it have left,
+and Receive leaves those for the pieces before it. Neither holds a value, so memory is what it is in the
+unsplit model; and a piece gets tensors that are no leaves, so it may begin with an in-place operation.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor, fx
+from torch.utils import _pytree as pytree
+
+from autopipe.documents.graph import Graph
+from autopipe.stages.split import split
+
+
+class Sweep(StrEnum):
+    """The two directions of a step."""
+
+    FORWARD = "forward"
+    BACKWARD = "backward"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Piece:
+    """Layers ``begin`` to ``end - 1``, between which no cut is legal, as a module.
+
+    ``released`` are the inputs that no later piece reads.
+    """
+
+    begin: int
+    end: int
+    name: str
+    module: Callable[..., Any]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    released: tuple[str, ...]
+
+
+class Example(NamedTuple):
+    """The arguments of one micro-batch, and its target."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    target: Any
+
+
+class Watcher(Protocol):
+    """Is told where each segment, one sweep of one piece, begins and ends; the loss has the index of a last piece."""
+
+    def before(self, sweep: Sweep, index: int, passing: dict[str, Any]) -> None:
+        """Note that a segment begins; ``passing`` are values, or gradients of values, that wait for later ones."""
+
+    def after(self, sweep: Sweep, index: int) -> None:
+        """Note that it has ended."""
+
+    def made(self, index: int, values: dict[str, Any]) -> None:
+        """Look at what piece ``index`` has made, by name; keep nothing of it."""
+
+
+Loss = Callable[[Any, Any], Tensor]
+
+
+def pieces_of(module: fx.GraphModule, graph: Graph) -> tuple[Piece, ...]:
+    """Return the pieces of ``module``, the recorded form of a model: one a layer, wherever a cut is legal."""
+    forbidden = {cut.position for cut in graph.forbidden_cuts}
+    bounds = [position for position in range(len(graph.layers) + 1) if position not in forbidden]
+    stages = split(module, graph, bounds)
+    last = {name: stage.index for stage in stages for name in stage.inputs}
+    return tuple(
+        Piece(
+            begin=stage.begin,
+            end=stage.end,
+            name=graph.layers[stage.begin].name,
+            module=stage.module,
+            inputs=stage.inputs,
+            outputs=stage.outputs,
+            released=tuple(name for name in stage.inputs if last[name] == stage.index),
+        )
+        for stage in stages
+    )
+
+
+@dataclass
+class _Flow:
+    """What crosses seams during one step: values forward, gradients backward, the tails where backwards start."""
+
+    values: dict[str, Any] = field(default_factory=dict)
+    needs_grad: set[str] = field(default_factory=set)
+    gradients: dict[str, Tensor] = field(default_factory=dict)
+    tails: list[tuple[Tensor | None, tuple[str, ...]]] = field(default_factory=list)
+
+
+class Chain:
+    """A model's pieces and its loss, ready to be run as one training step, segment by segment.
+
+    Attributes
+    ----------
+    position : tuple of Sweep and int
+        The segment that runs now or ran last, for the message when it fails.
+    """
+
+    def __init__(self, pieces: Sequence[Piece], loss: Loss) -> None:
+        self.pieces = tuple(pieces)
+        self.position = (Sweep.FORWARD, 0)
+        self._loss = loss
+
+    def step(self, example: Example, watcher: Watcher) -> None:
+        """Run one forward and one backward sweep; gradients add up in the parameters' ``.grad``."""
+        flow = _Flow()
+        output = None
+        for index in range(len(self.pieces)):
+            output = self._forward(index, example, flow, watcher)
+        end = len(self.pieces)
+        self.position = (Sweep.FORWARD, end)
+        watcher.before(Sweep.FORWARD, end, {})
+        loss = self._loss(output, example.target)
+        watcher.after(Sweep.FORWARD, end)
+        del output
+        watcher.made(end, {"loss": loss})
+        if loss.requires_grad:
+            self.position = (Sweep.BACKWARD, end)
+            watcher.before(Sweep.BACKWARD, end, {})
+            loss.backward()
+            watcher.after(Sweep.BACKWARD, end)
+        del loss
+        for index in reversed(range(end)):
+            self._backward(index, flow, watcher)
+
+    def _forward(self, index: int, example: Example, flow: _Flow, watcher: Watcher) -> Any:
+        """Run the forward of piece ``index``; the last returns the model's output, received by the loss."""
+        self.position = (Sweep.FORWARD, index)
+        piece = self.pieces[index]
+        args: Sequence[Any] = [_receive(flow, name) for name in piece.inputs]
+        for name in piece.released:
+            del flow.values[name]
+        kwargs: dict[str, Any] = {}
+        if index == 0:
+            args, kwargs = example.args, example.kwargs
+        passing = {name: value for name, value in flow.values.items() if name not in piece.inputs}
+        watcher.before(Sweep.FORWARD, index, passing)
+        result = piece.module(*args, **kwargs)
+        watcher.after(Sweep.FORWARD, index)
+        del args, passing
+        if index < len(self.pieces) - 1:
+            _send(flow, dict(zip(piece.outputs, result, strict=True)), watcher, index)
+            return None
+        leaves, form = pytree.tree_flatten(result)
+        names = tuple(output_name(position) for position in range(len(leaves)))
+        _send(flow, dict(zip(names, leaves, strict=True)), watcher, index)
+        received = [_receive(flow, name) for name in names]
+        flow.values.clear()
+        return pytree.tree_unflatten(received, form)
+
+    def _backward(self, index: int, flow: _Flow, watcher: Watcher) -> None:
+        tail, names = flow.tails.pop()
+        if tail is None or not any(name in flow.gradients for name in names):
+            return
+        self.position = (Sweep.BACKWARD, index)
+        seed = torch.empty_like(tail)
+        passing = {name: gradient for name, gradient in flow.gradients.items() if name not in names}
+        watcher.before(Sweep.BACKWARD, index, passing)
+        del passing
+        tail.backward(seed)
+        watcher.after(Sweep.BACKWARD, index)
+
+
+def output_name(position: int) -> str:
+    """Return the name under which leaf ``position`` of the model's output crosses to the loss."""
+    return f"output {position}"
+
+
+def _send(flow: _Flow, made: dict[str, Any], watcher: Watcher, index: int) -> None:
+    watcher.made(index, made)
+    names = tuple(name for name, value in made.items() if isinstance(value, Tensor) and value.requires_grad)
+    tail = _Send.apply(flow.gradients, names, *(made[name] for name in names)) if names else None
+    flow.tails.append((tail, names))
+    flow.needs_grad.update(names)
+    for name, value in made.items():
+        flow.values[name] = value.detach() if isinstance(value, Tensor) else value
+
+
+def _receive(flow: _Flow, name: str) -> Any:
+    value = flow.values[name]
+    if name not in flow.needs_grad:
+        return value
+    token = torch.empty(0, device=value.device, requires_grad=True)
+    return _Receive.apply(token, flow.gradients, name, value)
+
+
+class _Send(torch.autograd.Function):
+    """Ends a piece: its backward takes the gradients that later pieces left, and drops them as they are used."""
+
+    @staticmethod
+    def forward(ctx: Any, gradients: dict[str, Tensor], names: tuple[str, ...], *values: Tensor) -> Tensor:
+        ctx.gradients, ctx.names = gradients, names
+        return torch.empty(0, device=values[0].device)
+
+    @staticmethod
+    def backward(ctx: Any, _: Tensor) -> tuple[Any, ...]:
+        return (None, None, *(ctx.gradients.pop(name, None) for name in ctx.names))
+
+
+class _Receive(torch.autograd.Function):
+    """Begins a piece: its backward leaves the gradient of one value, added to those that are there."""
+
+    @staticmethod
+    def forward(ctx: Any, token: Tensor, gradients: dict[str, Tensor], name: str, value: Tensor) -> Tensor:
+        ctx.set_materialize_grads(False)
+        ctx.gradients, ctx.name = gradients, name
+        return value.detach()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor | None) -> tuple[None, ...]:
+        if gradient is not None:
+            there = ctx.gradients.get(ctx.name)
+            ctx.gradients[ctx.name] = gradient if there is None else there + gradient
+        return (None, None, None, None)

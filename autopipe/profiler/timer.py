@@ -1,0 +1,159 @@
+"""Clocks and rounds: how segments of a step are timed, repeated and summed up."""
+
+import gc
+import statistics
+import time
+from collections.abc import Callable, Hashable
+from typing import Any, Protocol
+
+import torch
+
+from autopipe.documents.profile import Spread
+
+WARM_UP_ROUNDS = 3
+MINIMUM_ROUNDS = 5
+TOLERANCE = 0.02
+
+Progress = Callable[[str, float], None]
+
+
+class Clock(Protocol):
+    """Marks points in time; durations may be asked for once `finish` has returned."""
+
+    name: str
+
+    def mark(self) -> Any:
+        """Return a mark of this moment."""
+
+    def finish(self) -> None:
+        """Wait until every mark has a time."""
+
+    def between(self, start: Any, end: Any) -> int:
+        """Return the nanoseconds from mark ``start`` to mark ``end``."""
+
+
+class HostClock:
+    """A clock of the host, read where it is marked."""
+
+    def __init__(self, name: str, read: Callable[[], int]) -> None:
+        self.name = name
+        self.mark = read
+
+    def finish(self) -> None:
+        """Do nothing: a host clock's marks are times already."""
+
+    def between(self, start: int, end: int) -> int:
+        """Return the nanoseconds from ``start`` to ``end``."""
+        return end - start
+
+
+class EventClock:
+    """A clock of events on an accelerator's current stream: one synchronisation a round."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.name = f"{device.type} events"
+        self._device = device
+
+    def mark(self) -> torch.Event:
+        """Record an event on the current stream."""
+        event = torch.Event(self._device, enable_timing=True)
+        event.record()
+        return event
+
+    def finish(self) -> None:
+        """Synchronise the accelerator."""
+        torch.accelerator.synchronize(self._device)
+
+    def between(self, start: torch.Event, end: torch.Event) -> int:
+        """Return the nanoseconds that the stream took from ``start`` to ``end``."""
+        return round(start.elapsed_time(end) * 1e6)
+
+
+def choose_clock(device: torch.device) -> Clock:
+    """Return the clock for ``device``: events on an accelerator; on the CPU the thread's time or the wall clock.
+
+    With one thread all work of a CPU step runs in the calling thread, backward included, and the thread's
+    own time leaves out what other processes took. With more threads only the wall clock sees all of them.
+    """
+    if device.type != "cpu":
+        return EventClock(device)
+    if torch.get_num_threads() == 1:
+        return HostClock("thread time", time.thread_time_ns)
+    return HostClock(f"wall clock, {torch.get_num_threads()} threads", time.perf_counter_ns)
+
+
+class Samples:
+    """Durations in nanoseconds by key; layers that share a key share a pool."""
+
+    def __init__(self) -> None:
+        self._pools: dict[Hashable, list[int]] = {}
+        self.rounds = 0
+
+    def add(self, key: Hashable, duration_ns: int) -> None:
+        """Add one duration to the pool of ``key``."""
+        self._pools.setdefault(key, []).append(duration_ns)
+
+    def clear(self) -> None:
+        """Forget everything, as after the warm-up."""
+        self._pools.clear()
+        self.rounds = 0
+
+    def median(self, key: Hashable) -> int:
+        """Return the median of the pool of ``key``, 0 where nothing was timed."""
+        pool = self._pools.get(key)
+        return round(statistics.median(pool)) if pool else 0
+
+    def spread(self, key: Hashable) -> Spread | None:
+        """Return how far the median of ``key`` can be trusted, None where nothing was timed."""
+        pool = self._pools.get(key)
+        if not pool:
+            return None
+        return Spread(mad_ns=_deviation(pool), minimum_ns=min(pool), rounds=len(pool))
+
+    def relative_deviation(self) -> float:
+        """Return the median absolute deviation over the median, averaged over pools by the time they take."""
+        total = sum(statistics.median(pool) * len(pool) for pool in self._pools.values())
+        return sum(_deviation(pool) * len(pool) for pool in self._pools.values()) / total if total > 0 else 0.0
+
+
+def repeat(
+    one_round: Callable[[Samples], None], *, budget_s: float, progress: Progress | None = None, label: str = ""
+) -> Samples:
+    """Run ``one_round`` until its timings are steady or ``budget_s`` seconds are over, and return the samples.
+
+    Three rounds of warm-up come first (fewer, at least one, where they take over a third of the budget) and
+    do not count. Timings are steady after at least five rounds whose relative median absolute deviation is
+    below 2 %. One round runs whatever the budget is.
+    """
+    samples = Samples()
+    start = time.monotonic()
+    for warm_up in range(WARM_UP_ROUNDS):
+        if warm_up and time.monotonic() - start > budget_s / 3:
+            break
+        _without_collection(one_round, samples)
+    samples.clear()
+    while True:
+        _without_collection(one_round, samples)
+        samples.rounds += 1
+        spent = time.monotonic() - start
+        if progress is not None:
+            progress(label, min(1.0, spent / budget_s) if budget_s > 0 else 1.0)
+        steady = samples.rounds >= MINIMUM_ROUNDS and samples.relative_deviation() < TOLERANCE
+        if steady or spent >= budget_s:
+            return samples
+
+
+def _without_collection(one_round: Callable[[Samples], None], samples: Samples) -> None:
+    # A garbage collection would land in whichever segment happens to allocate the last straw.
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        one_round(samples)
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def _deviation(pool: list[int]) -> int:
+    median = statistics.median(pool)
+    return round(statistics.median(abs(duration - median) for duration in pool))
