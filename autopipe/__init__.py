@@ -4,7 +4,26 @@ The public names are loaded when they are first used, so that ``import autopipe`
 """
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from autopipe.api import Pipeline, capture, partition, pipeline, profile, split
+    from autopipe.documents.graph import Graph
+    from autopipe.documents.plan import Plan
+    from autopipe.documents.profile import Profile
+    from autopipe.documents.timeline import Timeline
+    from autopipe.errors import (
+        AutopipeError,
+        CaptureError,
+        DocumentError,
+        InfeasibleError,
+        InputError,
+        MismatchError,
+        ProfileError,
+        ScheduleError,
+        StepError,
+    )
+    from autopipe.hardware.cluster import Cluster
 
 __version__ = "0.1.0"
 

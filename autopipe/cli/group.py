@@ -20,7 +20,7 @@ COMMANDS = (
     ("partition", Entry("autopipe.cli.partition", "Plan stages, micro-batches and schedule for a number of GPUs.")),
     ("simulate", Entry("autopipe.cli.simulate", "Show the predicted timeline of a plan.")),
     ("schedule", Entry("autopipe.cli.schedule", "Draw a schedule as a grid.")),
-    ("demo", Entry("autopipe.cli.demo", "Train a small GPT on two local processes, from profile to proof.")),
+    ("demo", Entry("autopipe.cli.demo.command", "Train a small GPT on two local processes, from profile to proof.")),
 )
 
 

@@ -34,7 +34,12 @@ def subject_options(function: Callable[..., Any]) -> Callable[..., Any]:
             help="An argument of the model, drawn at random, the batch first; again for each further one, NAME= in "
             "front for keywords. Integers lie below HIGH, by default below the smallest num_embeddings.",
         ),
-        click.option("--target", type=TensorParameter(), help="What the loss compares the output with."),
+        click.option(
+            "--target",
+            metavar="SHAPE[:DTYPE[<HIGH]]",
+            type=TensorParameter(),
+            help="What the loss compares the output with.",
+        ),
         click.option(
             "--loss",
             help="cross_entropy, mse, output or package.module:function. By default the model's own loss, else the "
@@ -81,6 +86,8 @@ def prepare(
 
     if loss in NEEDS_TARGET and target is None:
         raise click.UsageError(f"--loss {loss} compares the output with a target: add --target SHAPE[:DTYPE[<HIGH]].")
+    if target is not None and target.name is not None:
+        raise click.UsageError(f"a target has no name: write --target without {target.name}=.")
     built = build(spec)
     if not inputs and built.args is None:
         raise click.UsageError(
@@ -92,7 +99,7 @@ def prepare(
         default = dtype_of(dtype)
         model = model.to(default)
     args, kwargs = draw_all(inputs, model, default=default) if inputs else (built.args or (), built.kwargs)
-    targets, _ = draw_all([target._replace(name=None)] if target else [], model, default=default, seed=1)
+    targets, _ = draw_all([target] if target else [], model, default=default, seed=1)
     where = _device(device)
     args, kwargs, targets = torch.utils._pytree.tree_map_only(
         torch.Tensor, lambda tensor: tensor.to(where), (args, kwargs, targets)
@@ -105,7 +112,7 @@ def measure(
     subject: Subject, screen: Screen, *, micro_batches: tuple[int, ...] | None, optimizer: str, budget: float
 ) -> Profile:
     """Return the profile of ``subject``, with a progress bar on a terminal."""
-    from autopipe.profiler.measure import measure as measure_model
+    from autopipe.profiler import measure as measure_model
 
     with screen.foreign_code(), screen.progress("profile") as progress:
         return measure_model(

@@ -1,0 +1,92 @@
+"""The plain model repeats the pipeline's steps, and losses and gradients are compared bit for bit."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from autopipe.cli.demo.model import CONTEXT, build, next_byte_loss
+from autopipe.cli.demo.rank import LEARNING_RATE
+from autopipe.cli.demo.text import draw_batch, read_text
+from autopipe.documents.graph import Graph
+from autopipe.documents.plan import Plan
+
+RELATIVE, ABSOLUTE = 1e-5, 1e-7
+
+
+class PlainRun(NamedTuple):
+    """The losses of all steps, and the gradients of the first and the last: step -> name -> gradient."""
+
+    losses: tuple[float, ...]
+    gradients: dict[int, dict[str, Tensor]]
+
+
+class Verdict(NamedTuple):
+    """The names of what is equal bit for bit, of what is only close (sums in another order), and of what differs."""
+
+    equal: tuple[str, ...]
+    close: tuple[str, ...]
+    different: tuple[str, ...]
+
+
+def train_plain(
+    steps: int, *, batch: int, micro_batch: int, progress: Callable[[str, float], None] | None = None
+) -> PlainRun:
+    """Train the unsplit model in one thread, micro-batch by micro-batch, and return what the pipeline must give."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    model, text = build(), read_text()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE)
+    losses, gradients = [], {}
+    for step in range(steps):
+        inputs, target = draw_batch(text, step=step, batch=batch, time=CONTEXT)
+        total: Tensor | None = None
+        for x, y in zip(inputs.split(micro_batch), target.split(micro_batch), strict=True):
+            part = next_byte_loss(model(x), y) * (len(x) / batch)
+            part.backward()
+            total = part.detach() if total is None else total + part.detach()
+        if step in (0, steps - 1):
+            gradients[step] = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(float(total if total is not None else 0.0))
+        if progress is not None:
+            progress(f"step {step + 1}", (step + 1) / steps)
+    torch.set_num_threads(threads)
+    return PlainRun(tuple(losses), gradients)
+
+
+def compare_gradients(plain: dict[str, Tensor], piped: dict[str, Tensor], exempt: frozenset[str]) -> Verdict:
+    """Return which gradients are equal bit for bit; the exempt ones may be merely close.
+
+    A gradient that only one side has is different.
+    """
+    equal, close, different = [], [], []
+    for name in sorted(plain.keys() | piped.keys()):
+        one, other = plain.get(name), piped.get(name)
+        if one is None or other is None or one.shape != other.shape:
+            different.append(name)
+        elif torch.equal(one, other):
+            equal.append(name)
+        elif name in exempt and torch.allclose(one, other, rtol=RELATIVE, atol=ABSOLUTE):
+            close.append(name)
+        else:
+            different.append(name)
+    return Verdict(tuple(equal), tuple(close), tuple(different))
+
+
+def reordered_sums(plan: Plan, graph: Graph) -> frozenset[str]:
+    """Return the parameters whose gradient passes through a sum that the plan adds up in another order.
+
+    Such a sum belongs to a parameter tied over ranks, or to a tensor read on more than one later stage; in
+    the second case every parameter before that tensor is exempt.
+    """
+    stage_of = {layer: index for index, stage in enumerate(plan.stages) for layer in range(stage.begin, stage.end)}
+    ranks = plan.stage_ranks
+    exempt = {name for name, layers in graph.tied().items() if len({ranks[stage_of[layer]] for layer in layers}) > 1}
+    for value in graph.values:
+        readers = {stage_of[layer] for layer in value.consumers}
+        if value.requires_grad and len(readers) > 1:
+            exempt.update(name for layer in graph.layers[: value.producer + 1] for name in layer.parameters)
+    return frozenset(exempt)

@@ -1,0 +1,98 @@
+"""``autopipe partition`` plans stages, micro-batches and schedule for a number of GPUs."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from autopipe.cli.screen import Screen, screen_options
+from autopipe.cli.subject import measure, prepare, subject_options
+from autopipe.cli.values import SizeParameter
+from autopipe.documents.files import load
+from autopipe.documents.profile import Profile
+from autopipe.errors import InputError
+from autopipe.schedules.named import NAMES
+
+MICROSECOND_NS = 1000
+FORWARD_ONLY = "forward"
+
+
+@click.command("partition", short_help="Plan stages, micro-batches and schedule for a number of GPUs.")
+@click.argument("source", metavar="PROFILE_OR_MODEL")
+@click.option("--gpus", type=click.IntRange(min=1), required=True, help="Devices to plan for.")
+@click.option("--batch", type=click.IntRange(min=1), required=True, help="Samples of one step, over all devices.")
+@click.option(
+    "--memory", type=SizeParameter(), help="Limit of each device, for example 80GiB; else the profiled one's."
+)
+@click.option("--micro-batch", type=click.IntRange(min=1), help="Samples of one micro-batch; chosen if not given.")
+@click.option(
+    "--schedule", type=click.Choice([name for name in NAMES if name != FORWARD_ONLY]), help="Chosen if not given."
+)
+@click.option("--stages", type=click.IntRange(min=1), help="Stages of the pipeline; chosen if not given.")
+@click.option("--bandwidth", type=SizeParameter(), help="Of the link between neighbours, a second: for example 25GB.")
+@click.option("--latency-us", type=click.FloatRange(min=0), help="Of the link between neighbours, in microseconds.")
+@click.option("--time-limit", type=click.FloatRange(min=0), default=30.0, show_default=True, help="Seconds to search.")
+@subject_options
+@click.option("-o", "--output", type=click.Path(dir_okay=False), help="Write the plan here.")
+@screen_options
+def command(
+    source: str,
+    gpus: int,
+    batch: int,
+    memory: int | None,
+    micro_batch: int | None,
+    schedule: str | None,
+    stages: int | None,
+    bandwidth: int | None,
+    latency_us: float | None,
+    time_limit: float,
+    output: str | None,
+    as_json: bool,
+    quiet: bool,
+    **options: Any,
+) -> None:
+    """Plan stages, micro-batches and schedule for a number of GPUs, within their memory.
+
+    PROFILE_OR_MODEL is a file that `autopipe profile` wrote, or MODEL as there, which is profiled first with
+    the options from --input to --budget.
+    """
+    screen = Screen(json=as_json, quiet=quiet)
+    profile = _profile(source, micro_batch, screen, options)
+
+    from autopipe.hardware.cluster import Cluster, Link
+    from autopipe.planner import plan as make_plan
+    from autopipe.reporting.plan_table import plan_report
+
+    link = Link(
+        latency_ns=profile.link_latency_ns if latency_us is None else round(latency_us * MICROSECOND_NS),
+        bytes_per_s=profile.link_bytes_per_s if bandwidth is None else bandwidth,
+    )
+    limit = profile.device_memory_bytes if memory is None else memory
+    cluster = Cluster.uniform(gpus, memory_bytes=limit, intra_node=link, inter_node=link)
+    plan = make_plan(
+        profile,
+        cluster,
+        batch_size=batch,
+        micro_batch_size=micro_batch,
+        schedule=schedule,
+        stages=stages,
+        time_limit_s=time_limit,
+    )
+    screen.show(plan_report(plan))
+    screen.deliver(plan, output)
+
+
+def _profile(source: str, micro_batch: int | None, screen: Screen, options: dict[str, Any]) -> Profile:
+    """Return the profile in the file ``source``, or of the model that it names."""
+    if Path(source).is_file():
+        return load(source, Profile)
+    if ":" not in source:
+        raise InputError(
+            f"{source!r} is neither a file nor a model: give a profile that `autopipe profile` wrote, "
+            "package.module:factory or path/to/file.py:factory."
+        )
+    optimizer, budget = options.pop("optimizer"), options.pop("budget")
+    with screen.foreign_code():
+        subject = prepare(source, **options)
+    sizes = None if micro_batch is None else (micro_batch,)
+    return measure(subject, screen, micro_batches=sizes, optimizer=optimizer, budget=budget)
