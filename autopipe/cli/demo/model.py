@@ -10,6 +10,7 @@ HEADS = 4
 BLOCKS = 4
 CONTEXT = 64
 HEAD_FACTOR = 8
+LEARNING_RATE = 1e-3
 
 
 class Block(nn.Module):

@@ -6,8 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from autopipe.cli.demo.model import CONTEXT, build, next_byte_loss
-from autopipe.cli.demo.rank import LEARNING_RATE
+from autopipe.cli.demo.model import CONTEXT, LEARNING_RATE, build, next_byte_loss
 from autopipe.cli.demo.text import draw_batch, read_text
 from autopipe.documents.graph import Graph
 from autopipe.documents.plan import Plan

@@ -11,13 +11,12 @@ import torch
 from torch import Tensor
 
 import autopipe
-from autopipe.cli.demo.model import CONTEXT, build, next_byte_loss
+from autopipe.cli.demo.model import CONTEXT, LEARNING_RATE, build, next_byte_loss
 from autopipe.cli.demo.text import Batch, draw_batch, read_text
 from autopipe.documents.files import save
 from autopipe.documents.timeline import Lane, Span, Timeline
 from autopipe.profiler.memory import StorageLedger
 
-LEARNING_RATE = 1e-3
 WARM_UP = 3
 PLAN, TIMELINE = "plan.json", "timeline.json"
 
