@@ -247,7 +247,7 @@ def pipeline(
             import torch.distributed as dist
 
             gpus = dist.get_world_size()
-            plan = broadcast(make)
+            plan = broadcast(make, Plan)
         else:
             gpus = len(local_devices(devices, ranks))
             plan = make()

@@ -8,6 +8,7 @@ from typing import TypeVar
 import torch
 import torch.distributed as dist
 
+from autopipe import errors
 from autopipe.documents.files import DocumentType, decode, encode
 from autopipe.errors import AutopipeError, InputError, StepError
 from autopipe.transport.endpoint import TransportError
@@ -64,30 +65,27 @@ def local_devices(devices: Sequence[str | torch.device] | None, ranks: int | Non
     return (torch.device("cpu"),) * ranks
 
 
-def broadcast(make: Callable[[], DocumentType]) -> DocumentType:
-    """Return on every rank the document that rank 0 makes; all ranks call it.
+def broadcast(make: Callable[[], DocumentType], kind: type[DocumentType]) -> DocumentType:
+    """Return on every rank the document of type ``kind`` that rank 0 makes; all ranks call it.
 
     Raises
     ------
     AutopipeError
-        On every rank, with rank 0's message, if it could not make one.
+        On every rank, of the class and with the message that rank 0 met, if it could not make one.
     """
-    answer: list[tuple[str, bytes, type[DocumentType] | type[AutopipeError]] | None] = [None]
-    if dist.get_rank() == 0:
-        try:
-            document = make()
-            answer = [("document", encode(document), type(document))]
-        except AutopipeError as error:
-            answer = [("error", str(error).encode(), type(error))]
-        except BaseException as error:
-            dist.broadcast_object_list([("error", f"rank 0 stopped: {error}".encode(), AutopipeError)], src=0)
-            raise
-    dist.broadcast_object_list(answer, src=0)
-    assert answer[0] is not None
-    what, content, kind = answer[0]
-    if what == "error":
-        raise kind(content.decode())
-    return decode(content, kind, origin="the document of rank 0")  # type: ignore[type-var]
+    answer: list[bytes | str] = [b"", ""]
+    try:
+        if dist.get_rank() == 0:
+            answer = ["AutopipeError", "rank 0 stopped before it had a plan: its own output says why."]
+            answer = [encode(make()), ""]
+    except AutopipeError as error:
+        answer = [type(error).__name__, str(error)]
+    finally:
+        dist.broadcast_object_list(answer, src=0)
+    content, message = answer
+    if isinstance(content, str):
+        raise getattr(errors, content)(message)
+    return decode(content, kind, origin="the document of rank 0")
 
 
 class ThreadRanks:

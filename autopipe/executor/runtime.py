@@ -42,6 +42,7 @@ class _Header(msgspec.Struct):
 
     sizes: tuple[int, ...]
     signatures: tuple[int, ...]
+    problem: str = ""
 
 
 class _Failure(msgspec.Struct):
@@ -122,7 +123,10 @@ class Runtime:
         self._mail.begin(header.signatures)
         self._shares = tuple(size / sum(header.sizes) for size in header.sizes)
         self._program = self._ready(training, len(header.sizes))
-        self._load(args, kwargs, target, header.sizes)
+        try:
+            self._load(args, kwargs, target, header.sizes)
+        except Exception as error:
+            self._fail("reading the mini-batch", error)
         for step in self._program.steps:
             self._run(step)
         return self._finish()
@@ -151,25 +155,26 @@ class Runtime:
 
     def _agree(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Header:
         """Return the step's header: the first rank reads its inputs, the others hear from the rank before."""
-        size = self.endpoint.size
-        first = self._stage_ranks[0]
-        position = (self.endpoint.rank - first) % size
-        problem = None
-        if position == 0:
-            try:
-                header = self._read_inputs(args, kwargs)
-            except InputError as error:
-                problem, header = error, _Header((), ())
-        else:
-            before = (self.endpoint.rank - 1) % size
-            header = msgspec.json.decode(self.endpoint.receive_note(peer=before, tag=HEADER_TAG), type=_Header)
-        if position < size - 1:
-            after = (self.endpoint.rank + 1) % size
-            self.endpoint.send_note(msgspec.json.encode(header), peer=after, tag=HEADER_TAG).wait()
+        rank, size, first = self.endpoint.rank, self.endpoint.size, self._stage_ranks[0]
+        problem: Exception | None = None
+        try:
+            if rank == first:
+                try:
+                    header = self._read_inputs(args, kwargs)
+                except Exception as error:
+                    problem, header = error, _Header((), (), str(error))
+            else:
+                note = self.endpoint.receive_note(peer=(rank - 1) % size, tag=HEADER_TAG)
+                header = msgspec.json.decode(note, type=_Header)
+            if (rank + 1) % size != first:
+                note = msgspec.json.encode(header)
+                self.endpoint.send_note(note, peer=(rank + 1) % size, tag=HEADER_TAG).wait()
+        except TransportError as error:
+            raise StepError(f"rank {rank} could not begin the step with its peers: {error}.") from error
         if problem is not None:
             raise problem
         if not header.sizes:
-            raise StepError(f"rank {first}, which reads the inputs, could not use them: its own message says why.")
+            raise StepError(f"rank {first} could not use the step's inputs: {header.problem}")
         return header
 
     def _read_inputs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Header:
@@ -184,8 +189,7 @@ class Runtime:
         self._inputs = cut(to_device((args, kwargs), device), sizes) if 0 in self.stages else ()
         if any(stage.is_last for stage in self.stages.values()):
             if target is not None and batch_of(target) != sum(sizes):
-                self._fail("targets", InputError(f"{batch_of(target)} targets came with {sum(sizes)} inputs."))
-                target = None
+                raise InputError(f"{batch_of(target)} targets came with {sum(sizes)} inputs: pass as many of each.")
             self._targets = cut(to_device(target, device), sizes)
 
     def _run(self, step: Step) -> None:

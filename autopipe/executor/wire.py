@@ -1,5 +1,6 @@
 """What a message looks like on the wire: a specification once per signature, then only tensors."""
 
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -26,9 +27,9 @@ class PlainSpec(msgspec.Struct, frozen=True, tag="plain"):
 
 Spec = TensorSpec | PlainSpec
 _DECODER = msgspec.json.Decoder(tuple[Spec, ...] | None)
-_PLAIN = {
+_PLAIN: dict[str, Callable[[str], Any]] = {
     "int": int,
-    "float": float.fromhex,
+    "float": lambda text: float.fromhex(text),
     "str": str,
     "bool": lambda text: text == "True",
     "NoneType": lambda text: None,

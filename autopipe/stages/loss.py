@@ -22,6 +22,7 @@ def resolve_loss(loss_fn: LossFunction | None, output: Any, target: Any = None) 
     InputError
         If the result is not one floating-point number.
     """
+    loss: Any
     if loss_fn is not None:
         loss = loss_fn(output) if target is None else loss_fn(output, target)
         origin = f"loss function {getattr(loss_fn, '__name__', type(loss_fn).__name__)}"

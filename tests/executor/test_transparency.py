@@ -1,0 +1,95 @@
+"""The test that matters most: a pipeline's losses and gradients are the plain model's."""
+
+import copy
+import itertools
+from typing import Any
+
+import pytest
+import torch
+
+from autopipe.executor.build import Layout
+from autopipe.executor.pipeline import Pipeline
+from autopipe.recorder import record
+from tests.models import JOBS
+from tests.processes import ProcessPool
+from tests.reference import differences, even_bounds, exempt, plain_step
+
+BATCH = 8
+STEPS = 2
+EXEMPT = {"gpt": {"tokens.weight"}}
+
+
+def micro_batch_counts(stages: int) -> list[int]:
+    """Return m below, at and above p."""
+    return sorted({max(1, stages - 1), stages, stages + 3})
+
+
+CASES = [
+    (name, stages, m, schedule)
+    for name, stages in itertools.product(JOBS, (1, 2, 3, 4))
+    for m in micro_batch_counts(stages)
+    for schedule in ("gpipe", "1f1b")
+]
+# Over processes: every pair of (model, p), (model, schedule), (p, m, schedule) at least once.
+PAIRWISE = [
+    (name, stages, micro_batch_counts(stages)[(index + stages) % len(micro_batch_counts(stages))], schedule)
+    for index, name in enumerate(JOBS)
+    for stages in (2, 3, 4)
+    for schedule in (("gpipe", "1f1b")[(index + stages) % 2], "1f1b")
+]
+
+
+def check(name: str, stages: int, micro_batches: int, schedule: str, **where: Any) -> tuple[list[str], set[str]]:
+    """Train two steps in a pipeline and plainly; return what differs on this rank, and what was exempted."""
+    job = JOBS[name]
+    torch.manual_seed(stages)
+    model = job.build()
+    plain = copy.deepcopy(model)
+    recording = record(model, (job.draw(BATCH)[0],))
+    layers = len(recording.graph.layers)
+    layout = Layout(
+        bounds=even_bounds(layers, stages),
+        stage_ranks=tuple(range(stages)),
+        schedule=schedule,
+        micro_batches=micro_batches,
+    )
+    exempted = exempt(recording.graph, layout.bounds, layout.stage_ranks)
+    pipe = Pipeline(recording.module, recording.graph, layout, loss_fn=job.loss, **where)
+    found = []
+    for step in range(STEPS):
+        x, y = job.draw(BATCH)
+        loss = pipe.step(x, target=y)
+        wanted = plain_step(plain, job.loss, (x,), y, micro_batches)
+        if not torch.equal(loss, wanted):
+            found.append(f"loss of step {step}: {loss.item()} against {wanted.item()}")
+    mine = {name for name, _ in pipe.named_parameters()}
+    held = {name for module in pipe.modules() for name, _ in module.named_buffers()}
+    found += [name for name in differences(model, plain, exempted) if name in mine | held]
+    assert mine, "a rank without parameters proves nothing"
+    assert where or mine == {name for name, _ in plain.named_parameters()}
+    norm = pipe.get_total_norm()
+    wanted_norm = torch.nn.utils.get_total_norm([p.grad for p in plain.parameters()])
+    if not torch.allclose(norm, wanted_norm, rtol=1e-6) or (not exempted and not torch.equal(norm, wanted_norm)):
+        found.append(f"norm {norm.item()} against {wanted_norm.item()}")
+    pipe.close()
+    return found, exempted
+
+
+def on_rank(rank: int, *case: Any) -> tuple[list[str], set[str]]:
+    return check(*case)
+
+
+@pytest.mark.parametrize(("name", "stages", "micro_batches", "schedule"), CASES)
+def test_threads_train_like_the_plain_model(name: str, stages: int, micro_batches: int, schedule: str) -> None:
+    found, exempted = check(name, stages, micro_batches, schedule, ranks=stages)
+    assert found == []
+    assert exempted == (EXEMPT.get(name, set()) if stages > 1 else set())
+
+
+@pytest.mark.parametrize(("name", "stages", "micro_batches", "schedule"), sorted(set(PAIRWISE)))
+def test_processes_train_like_the_plain_model(
+    processes: ProcessPool, name: str, stages: int, micro_batches: int, schedule: str
+) -> None:
+    for found, exempted in processes.run(on_rank, stages, name, stages, micro_batches, schedule):
+        assert found == []
+        assert exempted == EXEMPT.get(name, set())

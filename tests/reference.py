@@ -1,0 +1,69 @@
+"""The plain training step that every pipeline is compared with, and the comparison."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from autopipe.documents.graph import Graph
+from autopipe.executor.microbatch import cut, micro_batch_sizes
+from autopipe.executor.tied import find_ties
+from autopipe.stages.boundary import stage_of
+
+
+def plain_step(
+    model: nn.Module, loss_of: Callable[[Any, Any], Tensor], args: tuple[Any, ...], target: Any, micro_batches: int
+) -> Tensor:
+    """Run ``(loss_fn(model(x_i), y_i) * share_i).backward()`` for i = 0..m-1 and return the sum of the losses."""
+    batch = args[0].shape[0]
+    sizes = micro_batch_sizes(batch, micro_batches)
+    total = None
+    for inputs, wanted, size in zip(cut(args, sizes), cut(target, sizes), sizes, strict=True):
+        loss = loss_of(model(*inputs), wanted) * (size / batch)
+        loss.backward()
+        total = loss.detach() if total is None else total + loss.detach()
+    assert total is not None
+    return total
+
+
+def exempt(graph: Graph, bounds: Sequence[int], stage_ranks: Sequence[int]) -> set[str]:
+    """Return the parameters whose gradients pass through a sum whose order a pipeline must change.
+
+    These are the parameters tied over ranks, and those upstream of a tensor with three or more readers on
+    more than one stage (a sum of two is the same in either order).
+    """
+    names = {tie.name for tie in find_ties(graph, bounds, stage_ranks)}
+    owner = stage_of(bounds)
+    for value in graph.values:
+        stages = {owner[layer] for layer in (value.producer, *value.consumers)}
+        if value.requires_grad and len(stages) > 2 and len(value.consumers) > 2:
+            names.update(name for layer in graph.layers[: value.producer + 1] for name in layer.parameters)
+    return names
+
+
+def differences(
+    model: nn.Module, plain: nn.Module, exempted: set[str], *, rtol: float = 1e-5, atol: float = 1e-7
+) -> list[str]:
+    """Return the names of gradients and buffers that are not equal: bit for bit, or close where exempted."""
+    found = []
+    wanted = dict(plain.named_parameters())
+    for name, parameter in model.named_parameters():
+        mine, theirs = parameter.grad, wanted[name].grad
+        if mine is None or theirs is None:
+            same = mine is None and theirs is None
+        elif name in exempted:
+            same = torch.allclose(mine, theirs, rtol=rtol, atol=atol)
+        else:
+            same = torch.equal(mine, theirs)
+        if not same:
+            found.append(name)
+    for (name, mine), theirs in zip(model.named_buffers(), plain.buffers(), strict=True):
+        if not torch.equal(mine, theirs):
+            found.append(name)
+    return found
+
+
+def even_bounds(layers: int, stages: int) -> tuple[int, ...]:
+    """Return bounds of ``stages`` stages with nearly equal numbers of layers."""
+    return tuple(round(layers * stage / stages) for stage in range(stages + 1))
