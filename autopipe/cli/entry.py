@@ -12,7 +12,9 @@
 import os
 import sys
 import traceback
+import warnings
 from collections.abc import Sequence
+from typing import Any
 
 import click
 
@@ -33,7 +35,9 @@ def run(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code; what went wrong is said on stderr in a sentence."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        result = autopipe.main(words, prog_name="autopipe", standalone_mode=False)
+        with warnings.catch_warnings():
+            warnings.showwarning = _show_warning
+            result = autopipe.main(words, prog_name="autopipe", standalone_mode=False)
         sys.stdout.flush()
     except click.ClickException as error:
         error.show()
@@ -54,6 +58,10 @@ def run(arguments: Sequence[str] | None = None) -> int:
         )
         return _say(error, sentence, OWN_BUG, words)
     return result if isinstance(result, int) else 0
+
+
+def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
+    click.echo(f"Warning: {message}", err=True)
 
 
 def _say(error: BaseException, sentence: str, code: int, words: list[str]) -> int:

@@ -1,5 +1,7 @@
 """Every way out of the command line is an exit code and a sentence."""
 
+import warnings
+
 import click
 import pytest
 
@@ -55,6 +57,18 @@ def test_a_bug_of_ours_is_said_to_be_one_and_can_be_traced(
     assert "Traceback" not in said
     assert run(["--traceback", "schedule"]) == 70
     assert "Traceback" in capsys.readouterr().err
+
+
+def test_a_warning_is_one_line_without_the_place_in_our_code(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    @click.command()
+    def command() -> None:
+        warnings.warn("the machine is busy.", stacklevel=1)
+
+    monkeypatch.setattr("autopipe.cli.schedule.command", command)
+    assert run(["schedule"]) == 0
+    assert capsys.readouterr().err == "Warning: the machine is busy.\n"
 
 
 def test_an_unknown_command_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,102 @@
+"""``autopipe partition``: from a profile or a model to a plan, without torch where a file is given."""
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from autopipe.cli.entry import run
+from autopipe.documents.files import decode, load, save
+from autopipe.documents.plan import Plan
+from tests.reporting import samples
+
+WITHOUT_TORCH = """
+import sys
+from autopipe.cli.entry import run
+code = run(sys.argv[1:])
+assert "torch" not in sys.modules
+sys.exit(code)
+"""
+
+
+@pytest.fixture
+def profile(tmp_path: Path) -> str:
+    path = tmp_path / "profile.json"
+    save(samples.profile(), path)
+    return str(path)
+
+
+def covered(plan: Plan) -> list[int]:
+    return [layer for stage in plan.stages for layer in range(stage.begin, stage.end)]
+
+
+def test_every_layer_of_the_profile_is_in_one_stage(profile: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["partition", profile, "--gpus", "2", "--batch", "8", "--json"]) == 0
+    captured = capsys.readouterr()
+    plan = decode(captured.out, Plan)
+    assert covered(plan) == list(range(5))
+    assert plan.batch_size == 8
+    assert "Stages, for one micro-batch" in captured.err
+
+
+def test_the_plan_is_written_where_asked(profile: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    output = tmp_path / "plan.json"
+    assert run(["partition", profile, "--gpus", "2", "--batch", "8", "--micro-batch", "2", "-o", str(output)]) == 0
+    assert load(output, Plan).micro_batch_size == 2
+    assert "Stages, for one micro-batch" in capsys.readouterr().out
+
+
+def test_a_schedule_that_is_asked_for_is_taken(profile: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["partition", profile, "--gpus", "2", "--batch", "8", "--schedule", "gpipe", "--json", "-q"]) == 0
+    assert decode(capsys.readouterr().out, Plan).schedule == "gpipe"
+
+
+def test_a_slow_link_makes_the_step_longer(profile: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["partition", profile, "--gpus", "2", "--stages", "2", "--batch", "8", "--json", "-q"]
+    steps = []
+    for link in ([], ["--bandwidth", "10MB", "--latency-us", "100"]):
+        assert run([*words, *link]) == 0
+        steps.append(decode(capsys.readouterr().out, Plan).step_ns)
+    assert steps[0] < steps[1]
+
+
+def test_too_little_memory_is_exit_code_three_with_what_would_fit(
+    profile: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "plan.json"
+    words = ["partition", profile, "--gpus", "2", "--batch", "8", "--memory", "10MiB", "-o", str(output)]
+    assert run(words) == 3
+    assert "MiB" in capsys.readouterr().err
+    assert not output.exists()
+
+
+def test_a_source_that_is_neither_file_nor_model_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["partition", "profil.json", "--gpus", "2", "--batch", "8"]) == 1
+    assert "neither a file nor a model" in capsys.readouterr().err
+
+
+def test_a_file_that_is_no_profile_is_refused_by_its_path(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "broken.json"
+    path.write_text('{"format": "autopipe.plan"}')
+    assert run(["partition", str(path), "--gpus", "2", "--batch", "8"]) == 1
+    assert "broken.json is not a valid autopipe.profile document" in capsys.readouterr().err
+
+
+def test_a_model_is_profiled_first(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["partition", "tests.models:mlp", "--input", "4x64", "--budget", "0.2", "--gpus", "2", "--batch", "8"]
+    assert run([*words, "--json", "-q"]) == 0
+    plan = decode(capsys.readouterr().out, Plan)
+    assert plan.graph is not None
+    assert covered(plan) == list(range(len(plan.graph.layers)))
+
+
+def test_planning_from_a_file_loads_no_torch_and_takes_under_a_second(profile: str) -> None:
+    words = ["partition", profile, "--gpus", "2", "--batch", "8", "--quiet"]
+    durations = []
+    for _ in range(3):
+        start = time.perf_counter()
+        subprocess.run([sys.executable, "-c", WITHOUT_TORCH, *words], check=True)
+        durations.append(time.perf_counter() - start)
+    assert min(durations) < 1.0

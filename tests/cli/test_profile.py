@@ -1,0 +1,103 @@
+"""``autopipe profile``: from files and packages to a document and a table."""
+
+from pathlib import Path
+
+import pytest
+
+from autopipe.cli.entry import run
+from autopipe.documents.files import decode, load
+from autopipe.documents.profile import Profile
+
+MLP = ["tests.models:mlp", "--input", "4x64", "--target", "4x64", "--loss", "mse", "--budget", "0.2"]
+
+SOURCE = """
+import torch
+from torch import nn
+
+print("importing the model")
+
+def ready():
+    return nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 2)), torch.ones(4, 8), None
+
+class Raises(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+
+    def forward(self, x):
+        raise RuntimeError("this model is not ready")
+"""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    file = tmp_path / "models_to_profile.py"
+    file.write_text(SOURCE)
+    return str(file)
+
+
+def test_json_puts_the_document_alone_on_stdout(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["profile", *MLP, "--micro-batch", "2,4", "--json"]) == 0
+    captured = capsys.readouterr()
+    profile = decode(captured.out, Profile)
+    assert profile.micro_batches == (2, 4)
+    assert profile.loss_name == "mse"
+    assert "Layers, heaviest first" in captured.err
+
+
+def test_a_factory_in_a_file_that_brings_its_example_needs_no_options(
+    path: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "profile.json"
+    assert run(["profile", f"{path}:ready", "--budget", "0.1", "-o", str(output)]) == 0
+    captured = capsys.readouterr()
+    assert "Layers, heaviest first" in captured.out
+    assert f"Written to {output}" in captured.out.replace("\n", "")
+    # The user's own print does not mix with the command's output.
+    assert "importing the model" not in captured.out
+    assert "importing the model" in captured.err
+    assert len(load(output, Profile).layers) >= 2
+
+
+def test_quiet_says_nothing_when_all_is_well(path: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["profile", "tests.models:mlp", "--input", "2x64", "--budget", "0.1", "--quiet"]) == 0
+    captured = capsys.readouterr()
+    assert captured.out == ""
+
+
+def test_integers_of_an_input_are_legal_indices_by_default(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["profile", "tests.models:GPT", "--input", "2x16:int64", "--target", "2x16:int64"]
+    assert run([*words, "--loss", "cross_entropy", "--budget", "0.1", "--json", "--quiet"]) == 0
+    assert decode(capsys.readouterr().out, Profile).loss_name == "cross_entropy"
+
+
+def test_a_model_without_an_example_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["profile", "tests.models:mlp"]) == 2
+    assert "add --input" in capsys.readouterr().err
+
+
+def test_a_loss_without_its_target_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["profile", "tests.models:mlp", "--input", "2x64", "--loss", "mse"]) == 2
+    assert "add --target" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["{path}:Raises", "--input", "2x8"], "this model is not ready"),
+        (["{path}:absent", "--input", "2x8"], "has no 'absent'"),
+        (["tests.models:mlp", "--input", "2x63"], "mat1 and mat2"),
+        (["tests.models:mlp", "--input", "2x64", "--device", "warp"], "there is no device 'warp' here"),
+        (["tests.models:mlp", "--input", "2x64", "--optimizer", "adamx"], "torch.optim has no optimizer 'adamx'"),
+        (["tests.models:mlp", "--input", "2x64", "--dtype", "float33"], "torch has no dtype 'float33'"),
+    ],
+)
+def test_what_the_user_can_mend_is_a_sentence_and_no_file(
+    words: list[str], sentence: str, path: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "profile.json"
+    assert run(["profile", *(word.format(path=path) for word in words), "--budget", "0.1", "-o", str(output)]) == 1
+    said = capsys.readouterr().err
+    assert sentence in said
+    assert "Traceback" not in said
+    assert not output.exists()
