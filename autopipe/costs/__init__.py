@@ -1,0 +1,1 @@
+"""Costs: time and memory of any interval of layers, from a profile."""

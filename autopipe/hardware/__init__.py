@@ -1,0 +1,1 @@
+"""Hardware: the devices and links that a plan is made for."""

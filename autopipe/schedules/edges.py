@@ -35,10 +35,15 @@ def stage_edges(values: Iterable[Crossing], bounds: Sequence[int]) -> tuple[Edge
     bounds : sequence of int
         (0, b1, ..., L): stage s holds layers bounds[s] to bounds[s+1] - 1.
     """
-    stage_of = [stage for stage, end in enumerate(bounds[1:]) for _ in range(bounds[stage], end)]
+    owner = stage_of(bounds)
     gradient: dict[tuple[int, int], bool] = {}
     for value in values:
-        source = stage_of[value.producer]
-        for target in {stage_of[consumer] for consumer in value.consumers} - {source}:
+        source = owner[value.producer]
+        for target in {owner[consumer] for consumer in value.consumers} - {source}:
             gradient[source, target] = gradient.get((source, target), False) or value.requires_grad
     return tuple(Edge(source, target, gradient[source, target]) for source, target in sorted(gradient))
+
+
+def stage_of(bounds: Sequence[int]) -> tuple[int, ...]:
+    """Return the stage of every layer under ``bounds`` = (0, b1, ..., L)."""
+    return tuple(stage for stage, end in enumerate(bounds[1:]) for _ in range(bounds[stage], end))

@@ -1,0 +1,1 @@
+"""Simulator: a schedule is run on paper, with times, links and memory."""

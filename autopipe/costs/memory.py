@@ -1,0 +1,172 @@
+"""The memory that any interval of layers needs as one stage."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from autopipe.costs.peak import working_peak
+from autopipe.costs.size import SizedProfile
+from autopipe.costs.tables import Rectangles, Table, between, prefix
+from autopipe.costs.time import IntervalTimes, shared_pairs
+from autopipe.documents.profile import ProfiledLayer
+from autopipe.schedules.comms import SEND_WINDOW
+from autopipe.schedules.residency import StageHolding
+
+
+@dataclass(frozen=True, kw_only=True)
+class IntervalMemory:
+    """Tables of shape (L + 1, L + 1), in bytes: entry [begin, end] speaks of layers begin to end - 1 as one stage.
+
+    Attributes
+    ----------
+    parameters : Table
+        Each parameter once.
+    state : Table
+        Parameters, gradients, optimizer state and buffers.
+    saved : Table
+        What one micro-batch in flight holds: what layers save, values inside that a later layer saves, and
+        everything received, whose buffers live until the backward.
+    peak : Table
+        The most that the micro-batch in hand holds, ``saved`` included.
+    near_input_gradients, far_input_gradients : Table
+        Gradients of what enters: those that surely go to the stage before, and the rest.
+    near_outputs, far_outputs : Table
+        What leaves: that is surely waited for as soon as the next stage has answered, and the rest, once for
+        each later reader.
+    output_gradients : Table
+        Gradients of what leaves, once for each later reader.
+    """
+
+    parameters: Table
+    state: Table
+    saved: Table
+    peak: Table
+    near_input_gradients: Table
+    far_input_gradients: Table
+    near_outputs: Table
+    far_outputs: Table
+    output_gradients: Table
+
+
+def interval_memory(sized: SizedProfile, times: IntervalTimes) -> IntervalMemory:
+    """Return the memory of every interval at one micro-batch size.
+
+    Notes
+    -----
+    Time and memory are O(L^2), and O(L) more for every layer that a value passes over.
+    """
+    layers = sized.profile.layers
+    parameters, state = _held(sized, layers)
+    kept = between(prefix(cost.saved_bytes for cost in sized.costs)) + _kept_for_later_layers(sized)
+    peak = working_peak(sized, kept)
+    kept[:, -1] += sized.loss.saved_bytes
+    near_inputs = _near_input_gradients(sized)
+    near_outputs = _near_outputs(sized)
+    return IntervalMemory(
+        parameters=parameters,
+        state=state,
+        saved=kept + times.input_bytes,
+        peak=peak + times.input_bytes,
+        near_input_gradients=near_inputs,
+        far_input_gradients=times.input_gradient_bytes - near_inputs,
+        near_outputs=near_outputs,
+        far_outputs=_once_for_each_reader(sized) - near_outputs,
+        output_gradients=_once_for_each_reader(sized, trained=True),
+    )
+
+
+def rank_memory(
+    memory: IntervalMemory,
+    times: IntervalTimes,
+    holdings: Iterable[StageHolding],
+    *,
+    stage: int,
+    stages: int,
+    micro_batches: int,
+) -> Table:
+    """Return the peak of the rank that holds each interval as its one stage, shape (L + 1, L + 1).
+
+    Parameters
+    ----------
+    holdings : iterable of StageHolding
+        The stage's largest holdings, from `schedules.residency`.
+
+    Notes
+    -----
+    Exact without skips. A value that passes over stages is booked as if it passed over all that there are,
+    because the interval alone does not say how many: its sends may stay unsent for longer.
+    """
+    unsent_far = min(micro_batches, SEND_WINDOW + max(0, stages - 2 - stage))
+    unsent_far_gradients = min(micro_batches, SEND_WINDOW + max(0, stage - 1))
+    extra = [
+        held.in_flight * memory.saved
+        + held.inputs * times.input_bytes
+        + held.gradients * memory.output_gradients
+        + held.outputs * memory.near_outputs
+        + unsent_far * memory.far_outputs
+        + held.input_gradients * memory.near_input_gradients
+        + unsent_far_gradients * memory.far_input_gradients
+        for held in holdings
+    ]
+    return memory.state + memory.peak + np.maximum.reduce(extra)
+
+
+def _held(sized: SizedProfile, layers: tuple[ProfiledLayer, ...]) -> tuple[Table, Table]:
+    """Return the bytes of parameters, and of all state, with shared parameters counted once."""
+    parameters = between(prefix(layer.parameter_bytes for layer in layers))
+    state = between(
+        prefix(
+            layer.parameter_bytes + layer.gradient_bytes + layer.optimizer_bytes + layer.buffer_bytes
+            for layer in layers
+        )
+    )
+    for pair in shared_pairs(sized.profile.shared):
+        layer = layers[pair.second]
+        twice = pair.bytes
+        if layer.gradient_bytes >= pair.bytes > 0:
+            twice += pair.bytes + layer.optimizer_bytes * pair.bytes // layer.gradient_bytes
+        parameters[: pair.first + 1, pair.second + 1 :] -= pair.bytes
+        state[: pair.first + 1, pair.second + 1 :] -= twice
+    return parameters, state
+
+
+def _kept_for_later_layers(sized: SizedProfile) -> Table:
+    """Return the bytes of values made inside each interval that a later layer inside it saves."""
+    rectangles = Rectangles(len(sized.costs))
+    for value, size in zip(sized.profile.values, sized.value_bytes, strict=True):
+        if value.saved_at is not None:
+            rectangles.add((0, value.producer), (value.saved_at + 1, len(sized.costs)), size)
+    return rectangles.table()
+
+
+def _near_input_gradients(sized: SizedProfile) -> Table:
+    """Return the gradients of what enters each interval from the layer right before it."""
+    layers = len(sized.costs)
+    near = np.zeros((layers + 1, layers + 1), dtype=np.int64)
+    for value, size in zip(sized.profile.values, sized.value_bytes, strict=True):
+        if value.requires_grad and value.consumers:
+            near[value.producer + 1, value.consumers[0] + 1 :] += size
+    return near
+
+
+def _near_outputs(sized: SizedProfile) -> Table:
+    """Return what leaves each interval for the layer right after it at the latest, if a gradient answers it."""
+    layers = len(sized.costs)
+    near = np.zeros((layers + 1, layers + 1), dtype=np.int64)
+    answered = np.zeros((layers + 1, layers + 1), dtype=bool)
+    for value, size in zip(sized.profile.values, sized.value_bytes, strict=True):
+        if value.consumers:
+            near[: value.producer + 1, value.consumers[-1]] += size
+        for consumer in value.consumers if value.requires_grad else ():
+            answered[: value.producer + 1, consumer] = True
+    return np.where(answered, near, 0)
+
+
+def _once_for_each_reader(sized: SizedProfile, *, trained: bool = False) -> Table:
+    """Return the bytes of what leaves each interval (only what brings a gradient back), once for each later reader."""
+    table = Rectangles(len(sized.costs))
+    for value, size in zip(sized.profile.values, sized.value_bytes, strict=True):
+        for consumer in value.consumers if value.requires_grad or not trained else ():
+            table.add((0, value.producer), (value.producer + 1, consumer), size)
+    return table.table()

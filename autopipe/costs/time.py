@@ -1,0 +1,121 @@
+"""The time that any interval of layers takes, and the bytes that cross its ends."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from autopipe.costs.size import SizedProfile
+from autopipe.costs.tables import Rectangles, Table, between, prefix
+from autopipe.documents.profile import ProfiledLayer, ProfiledValue, SharedParameter
+from autopipe.hardware.cluster import Link
+
+
+@dataclass(frozen=True, kw_only=True)
+class IntervalTimes:
+    """Tables of shape (L + 1, L + 1): entry [begin, end] speaks of layers begin to end - 1 as one stage.
+
+    Attributes
+    ----------
+    forward_ns, backward_ns : Table
+        For one micro-batch on the profiled device; the loss belongs to every interval that ends with the
+        last layer.
+    optimizer_ns : Table
+        Once per step; a parameter that several layers of the interval share is updated once.
+    input_bytes, output_bytes : Table
+        Values that enter from earlier layers and that later layers read, each once.
+    input_gradient_bytes, output_gradient_bytes : Table
+        The part of these whose gradients travel back.
+    """
+
+    forward_ns: Table
+    backward_ns: Table
+    optimizer_ns: Table
+    input_bytes: Table
+    output_bytes: Table
+    input_gradient_bytes: Table
+    output_gradient_bytes: Table
+
+    @property
+    def layers(self) -> int:
+        """The number of layers, L."""
+        return self.forward_ns.shape[0] - 1
+
+
+def interval_times(sized: SizedProfile) -> IntervalTimes:
+    """Return the times and crossing bytes of every interval at one micro-batch size.
+
+    Notes
+    -----
+    Time and memory are O(L^2) and one constant-time update per value and consumer.
+    """
+    forward = between(prefix(cost.forward_ns for cost in sized.costs))
+    backward = between(prefix(cost.backward_ns for cost in sized.costs))
+    forward[:, -1] += sized.loss.forward_ns
+    backward[:, -1] += sized.loss.backward_ns
+    layers = sized.profile.layers
+    optimizer = between(prefix(layer.optimizer_ns or 0 for layer in layers))
+    for pair in shared_pairs(sized.profile.shared):
+        optimizer[: pair.first + 1, pair.second + 1 :] -= _shared_update_ns(layers[pair.second], pair.bytes)
+    every = tuple(zip(sized.profile.values, sized.value_bytes, strict=True))
+    trained = tuple((value, size) for value, size in every if value.requires_grad)
+    return IntervalTimes(
+        forward_ns=forward,
+        backward_ns=backward,
+        optimizer_ns=np.maximum(optimizer, 0),
+        input_bytes=entering(every, len(layers)),
+        output_bytes=leaving(every, len(layers)),
+        input_gradient_bytes=entering(trained, len(layers)),
+        output_gradient_bytes=leaving(trained, len(layers)),
+    )
+
+
+def entering(values: Iterable[tuple[ProfiledValue, int]], layers: int) -> Table:
+    """Return the bytes of ``values`` that are made before each interval and read inside, each value once."""
+    rectangles = Rectangles(layers)
+    for value, size in values:
+        before = value.producer
+        for consumer in value.consumers:
+            rectangles.add((before + 1, consumer), (consumer + 1, layers), size)
+            before = consumer
+    return rectangles.table()
+
+
+def leaving(values: Iterable[tuple[ProfiledValue, int]], layers: int) -> Table:
+    """Return the bytes of ``values`` that are made inside each interval and read after it, each value once."""
+    rectangles = Rectangles(layers)
+    for value, size in values:
+        if value.consumers:
+            rectangles.add((0, value.producer), (value.producer + 1, value.consumers[-1]), size)
+    return rectangles.table()
+
+
+@dataclass(frozen=True, kw_only=True)
+class SharedPair:
+    """Two layers that read one parameter, with no other reader of it between them."""
+
+    first: int
+    second: int
+    bytes: int
+
+
+def shared_pairs(shared: Iterable[SharedParameter]) -> Iterator[SharedPair]:
+    """Yield the neighbouring readers of every shared parameter: a stage with both holds the parameter once less."""
+    for parameter in shared:
+        for first, second in zip(parameter.layers, parameter.layers[1:], strict=False):
+            yield SharedPair(first=first, second=second, bytes=parameter.bytes)
+
+
+def all_reduce_ns(size_bytes: int, ranks: int, link: Link) -> int:
+    """Return the time of a ring all-reduce of ``size_bytes`` over ``ranks`` ranks."""
+    if ranks < 2:
+        return 0
+    piece = -(-size_bytes // ranks)
+    return 2 * (ranks - 1) * link.transfer_ns(piece)
+
+
+def _shared_update_ns(layer: ProfiledLayer, shared_bytes: int) -> int:
+    """Return the part of a layer's optimizer time that is due to a shared parameter, by its share of the bytes."""
+    if not layer.optimizer_ns or not layer.gradient_bytes >= shared_bytes > 0:
+        return 0
+    return layer.optimizer_ns * shared_bytes // layer.gradient_bytes

@@ -1,0 +1,107 @@
+"""What a rank holds while it computes: micro-batches in flight, posted receives and messages not yet sent."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+
+import msgspec
+
+from autopipe.schedules.action import Action, Op, Schedule
+from autopipe.schedules.comms import Edge, Kind, Message, chain, edges_by_stage, rank_steps
+
+Direction = tuple[int, int, bool]
+
+
+class Holding(msgspec.Struct, frozen=True, kw_only=True):
+    """What a rank holds while it computes ``action``, beside the micro-batch in hand.
+
+    The mappings are live views: they are right until the next holding is asked for.
+
+    Attributes
+    ----------
+    in_flight : mapping of int to int
+        Stage -> micro-batches forwarded and not yet backwarded, with the buffers they have received.
+    posted : mapping of (int, int, bool) to int
+        Message's (source, target, backward) -> receive buffers offered for later actions.
+    unsent : mapping of (int, int, bool) to int
+        Message's (source, target, backward) -> messages that may not have left.
+    """
+
+    action: Action
+    in_flight: Mapping[int, int]
+    posted: Mapping[Direction, int]
+    unsent: Mapping[Direction, int]
+
+
+class StageHolding(msgspec.Struct, frozen=True, kw_only=True, order=True):
+    """How many of each thing the one stage of a rank holds at one moment, in a pipeline without skips.
+
+    ``in_flight`` leaves out the micro-batch in hand; ``inputs`` and ``gradients`` are receive buffers posted
+    ahead; ``outputs`` and ``input_gradients`` are messages that may not have left.
+    """
+
+    in_flight: int
+    inputs: int
+    gradients: int
+    outputs: int
+    input_gradients: int
+
+
+def holdings(schedule: Schedule, near: tuple[tuple[Edge, ...], ...], rank: int) -> Iterator[Holding]:
+    """Yield what ``rank`` holds at each of its actions; ``near`` is `comms.edges_by_stage`.
+
+    A micro-batch between its I and its W counts as in flight. A forward-only schedule keeps none.
+    """
+    trains = any(action.op is not Op.FORWARD for action in schedule.actions[rank])
+    in_flight: Counter[int] = Counter()
+    posted: Counter[Direction] = Counter()
+    unsent: Counter[Direction] = Counter()
+    for step in rank_steps(schedule, near, rank):
+        if step.message is not None:
+            direction = _direction(step.message)
+            if step.kind is Kind.POST:
+                posted[direction] += 1
+            elif step.kind is Kind.WAIT_RECEIVE:
+                posted[direction] -= 1
+            else:
+                unsent[direction] += 1 if step.kind is Kind.SEND else -1
+            continue
+        action = step.action
+        assert action is not None
+        if action.op is not Op.FORWARD:
+            in_flight[action.stage] -= 1
+        yield Holding(action=action, in_flight=in_flight, posted=posted, unsent=unsent)
+        if action.op is Op.INPUT_GRAD or (action.op is Op.FORWARD and trains):
+            in_flight[action.stage] += 1
+
+
+def stage_holdings(schedule: Schedule) -> tuple[tuple[StageHolding, ...], ...]:
+    """Return, per stage of a schedule with one stage per rank and no skips, its largest holdings.
+
+    Of two holdings of which one has no less of anything, only that one is kept.
+    """
+    near = edges_by_stage(chain(schedule.stages), schedule.stages)
+    rows = []
+    for stage, rank in enumerate(schedule.stage_ranks):
+        found = {
+            StageHolding(
+                in_flight=holding.in_flight.get(stage, 0),
+                inputs=holding.posted.get((stage - 1, stage, False), 0),
+                gradients=holding.posted.get((stage + 1, stage, True), 0),
+                outputs=holding.unsent.get((stage, stage + 1, False), 0),
+                input_gradients=holding.unsent.get((stage, stage - 1, True), 0),
+            )
+            for holding in holdings(schedule, near, rank)
+        }
+        rows.append(tuple(sorted(one for one in found if not any(_covers(other, one) for other in found))))
+    return tuple(rows)
+
+
+def _direction(message: Message) -> Direction:
+    return message.source, message.target, message.backward
+
+
+def _covers(other: StageHolding, one: StageHolding) -> bool:
+    if other == one:
+        return False
+    mine, theirs = ((h.in_flight, h.inputs, h.gradients, h.outputs, h.input_gradients) for h in (one, other))
+    return all(a <= b for a, b in zip(mine, theirs, strict=True))
