@@ -8,10 +8,14 @@ from torch.autograd.function import once_differentiable
 
 
 class Entry:
-    """Holds the gradients of the tensors that entered a stage for one micro-batch, once its backward has run."""
+    """Holds the gradients of the tensors that entered a stage for one micro-batch, once its backward has run.
+
+    ``anchor`` is the leaf of the stage's graph behind all of them; None where nothing with a gradient entered.
+    """
 
     def __init__(self) -> None:
         self.gradients: tuple[Tensor | None, ...] = ()
+        self.anchor: Tensor | None = None
 
     def admit(self, tensors: list[Tensor]) -> tuple[Tensor, ...]:
         """Return tensors over the same memory that require gradients.
@@ -20,8 +24,8 @@ class Entry:
         """
         if not tensors:
             return ()
-        anchor = torch.empty(0, requires_grad=True)
-        return _Admit.apply(self, anchor, *tensors)
+        self.anchor = torch.empty(0, requires_grad=True)
+        return _Admit.apply(self, self.anchor, *tensors)
 
 
 class _Admit(torch.autograd.Function):

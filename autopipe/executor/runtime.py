@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import torch
 from torch import Tensor
+from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from autopipe.documents.timeline import Lane, RankTimeline
 from autopipe.errors import InputError, StepError
@@ -16,6 +17,7 @@ from autopipe.executor.mail import HEADER_TAG, Mail
 from autopipe.executor.microbatch import batch_of, cut, micro_batch_sizes, signature, to_device
 from autopipe.executor.program import Program, ScheduleMaker, make_program
 from autopipe.executor.record import Record
+from autopipe.executor.split_backward import Deferred, input_gradients
 from autopipe.schedules.action import Action, Op
 from autopipe.schedules.comms import Edge, Kind, Message, Step, reads, writes
 from autopipe.stages.boundary import Route
@@ -33,8 +35,9 @@ class Flight:
     def __init__(self) -> None:
         self.entry = Entry()
         self.admitted: tuple[str, ...] = ()
-        self.edges: dict[str, Any] = {}
+        self.edges: dict[str, GradientEdge] = {}
         self.loss: Tensor | None = None
+        self.deferred: Deferred | None = None
 
 
 class _Header(msgspec.Struct):
@@ -224,8 +227,7 @@ class Runtime:
         made: dict[Message, list[Any]] = {}
         if not self._poisoned:
             try:
-                run = self._forward if action.op is Op.FORWARD else self._backward
-                made = run(action, received)
+                made = self._act(action, received)
             except Exception as error:
                 self._fail(str(action), error)
         for message in writes(action, self._edges):
@@ -235,8 +237,22 @@ class Runtime:
                 self._fail(str(action), error)
                 self._mail.put(message, None)
         if action.op is not Op.FORWARD:
-            for message in (*received, *reads(Action(Op.FORWARD, action.stage, action.micro_batch), self._edges)):
+            for message in received:
                 self._mail.free(message)
+        if action.op in (Op.BACKWARD, Op.WEIGHT_GRAD):
+            for message in reads(Action(Op.FORWARD, action.stage, action.micro_batch), self._edges):
+                self._mail.free(message)
+
+    def _act(self, action: Action, received: dict[Message, list[Any] | None]) -> dict[Message, list[Any]]:
+        """Compute an action and return what it sends."""
+        if action.op is Op.FORWARD:
+            return self._forward(action, received)
+        if action.op is Op.WEIGHT_GRAD:
+            deferred = self._flights.pop((action.stage, action.micro_batch)).deferred
+            assert deferred is not None
+            deferred.run()
+            return {}
+        return self._backward(action, received)
 
     def _forward(self, action: Action, received: dict[Message, list[Any] | None]) -> dict[Message, list[Any]]:
         """Run a stage on one micro-batch and return what it sends."""
@@ -295,12 +311,12 @@ class Runtime:
                         f"value {name} needs a gradient now and needed none when the model was recorded: a parameter "
                         "was unfrozen since. Record and plan the model anew."
                     )
-                flight.edges[name] = torch.autograd.graph.get_gradient_edge(value)
+                flight.edges[name] = get_gradient_edge(value)
 
     def _backward(self, action: Action, received: dict[Message, list[Any] | None]) -> dict[Message, list[Any]]:
-        """Run a stage's backward for one micro-batch and return the gradients that it sends."""
+        """Run a stage's backward, or its input-gradient part, for one micro-batch and return what it sends."""
         stage, i = action.stage, action.micro_batch
-        flight = self._flights.pop((stage, i))
+        flight = self._flights[stage, i] if action.op is Op.INPUT_GRAD else self._flights.pop((stage, i))
         gradients: dict[str, Tensor] = {}
         # A plain backward meets the later reader first, so gradients are added from the last stage to the first.
         for message in sorted(received, key=lambda message: -message.source):
@@ -308,12 +324,17 @@ class Runtime:
             for name, gradient in zip(names, received[message] or (), strict=True):
                 if gradient is not None:
                     gradients[name] = gradients[name] + gradient if name in gradients else gradient
-        roots = [] if flight.loss is None else [flight.loss]
-        if flight.loss is not None and not flight.loss.requires_grad:
-            raise InputError("the loss depends on no trainable parameter: nothing to train. Unfreeze some.")
-        edges = [flight.edges[name] for name in gradients]
-        if roots or edges:
-            torch.autograd.backward([*roots, *edges], [None] * len(roots) + list(gradients.values()))
+        roots, enter = [flight.edges[name] for name in gradients], list(gradients.values())
+        if flight.loss is not None:
+            if not flight.loss.requires_grad:
+                raise InputError("the loss depends on no trainable parameter: nothing to train. Unfreeze some.")
+            roots.append(get_gradient_edge(flight.loss))
+            enter.append(torch.ones_like(flight.loss))
+        flight.edges, flight.loss = {}, None
+        if action.op is Op.INPUT_GRAD:
+            flight.deferred = input_gradients(roots, enter, flight.entry.anchor) if roots else Deferred([])
+        elif roots:
+            torch.autograd.backward(roots, enter)
         entered = dict(zip(flight.admitted, flight.entry.gradients or (None,) * len(flight.admitted), strict=True))
         return {
             Message(stage, route.source, i, True): [
