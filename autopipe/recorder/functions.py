@@ -1,0 +1,163 @@
+"""The functions that a graph document may name, and their names: nothing else is ever called from a file."""
+
+import dataclasses
+import math
+import operator
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from autopipe.errors import DocumentError
+from autopipe.recorder import glue
+
+_OPERATORS = (
+    "abs add and_ eq floordiv ge getitem gt iadd iand ifloordiv imul invert ior ipow isub itruediv le lt matmul mod "
+    "mul ne neg not_ or_ pos pow sub truediv xor"
+)
+_FACTORIES = (
+    "arange as_tensor bartlett_window blackman_window complex empty empty_strided eye full hamming_window "
+    "hann_window kaiser_window linspace logspace ones polar rand randint randn randperm range scalar_tensor "
+    "tensor tril_indices triu_indices zeros"
+)
+_GLUE = "choose set_item enter_grad_mode exit_grad_mode enter_autocast exit_autocast expect expect_size"
+_RANDOM = ("dropout", "rand", "bernoulli", "normal", "multinomial", "rrelu", "gumbel", "scaled_dot_product", "poisson")
+
+
+def function_name(function: Callable[..., Any]) -> str | None:
+    """Return the name by which a document may call ``function``, None if it may not."""
+    return _tables()[1].get(function)
+
+
+def resolve_function(name: str) -> Callable[..., Any]:
+    """Return the function that a document calls ``name``.
+
+    Raises
+    ------
+    DocumentError
+        If it is none of those that a graph may call.
+    """
+    if name.startswith("class:"):
+        return resolve_class(name.removeprefix("class:"))
+    function = _tables()[0].get(name)
+    if function is None:
+        raise DocumentError(
+            f"the graph calls {name!r}, which is no function that a graph may call: torch's, operator's and math's "
+            "own are. The file is damaged, or was made for another version of torch; record the model again."
+        )
+    return function
+
+
+def method_name(function: Callable[..., Any]) -> str | None:
+    """Return ``function``'s name if it is a public method of every tensor."""
+    name = getattr(function, "__name__", "")
+    return name if is_method(name) and _methods().get(name) is function else None
+
+
+def is_method(name: str) -> bool:
+    """Return whether a document may call the tensor method ``name``."""
+    return name in _methods()
+
+
+def is_random(target: Any) -> bool:
+    """Return whether calling ``target`` (a function or a method's name) may draw random numbers."""
+    name = target if isinstance(target, str) else getattr(target, "__name__", "")
+    return any(word in name for word in _RANDOM)
+
+
+def class_name(kind: type) -> str | None:
+    """Return the name by which a document may build a value of class ``kind``, None if it may not."""
+    name = f"{kind.__module__}.{kind.__qualname__}"
+    return name if is_structure(kind) and _find_class(name) is kind else None
+
+
+def resolve_class(name: str) -> type:
+    """Return the class ``name`` of a structured value, from the modules that are loaded already.
+
+    Raises
+    ------
+    DocumentError
+        If no loaded module has it, or it is no dataclass, named tuple or dictionary.
+    """
+    kind = _find_class(name)
+    if kind is None or not is_structure(kind):
+        raise DocumentError(
+            f"the graph builds a value of class {name!r}, which is no dataclass, named tuple or dictionary of a "
+            "module that is loaded. Import the model's own code first, or record the model again."
+        )
+    return kind
+
+
+def is_structure(kind: type) -> bool:
+    """Return whether values of class ``kind`` are containers with named fields: dataclass, named tuple, dict."""
+    is_named_tuple = issubclass(kind, tuple) and hasattr(kind, "_fields")
+    return dataclasses.is_dataclass(kind) or is_named_tuple or (issubclass(kind, dict) and kind is not dict)
+
+
+def _find_class(name: str) -> type | None:
+    parts = name.split(".")
+    for length in range(len(parts) - 1, 0, -1):
+        value: Any = sys.modules.get(".".join(parts[:length]))
+        if value is None:
+            continue
+        for part in parts[length:]:
+            value = value.__dict__.get(part) if hasattr(value, "__dict__") else None
+        return value if isinstance(value, type) else None
+    return None
+
+
+@cache
+def _tables() -> tuple[Mapping[str, Callable[..., Any]], Mapping[Callable[..., Any], str]]:
+    by_name = dict(_named_functions())
+    by_function: dict[Callable[..., Any], str] = {}
+    for name, function in by_name.items():
+        by_function.setdefault(function, name)
+    return MappingProxyType(by_name), MappingProxyType(by_function)
+
+
+def _named_functions() -> Iterator[tuple[str, Callable[..., Any]]]:
+    overridable = {f for functions in torch.overrides.get_overridable_functions().values() for f in functions}
+    for name in _FACTORIES.split():
+        yield f"torch.{name}", getattr(torch, name)
+    for prefix, namespace in (
+        ("torch", torch),
+        ("torch.nn.functional", functional),
+        ("torch.linalg", torch.linalg),
+        ("torch.fft", torch.fft),
+        ("torch.special", torch.special),
+        ("torch._C._nn", torch._C._nn),
+    ):
+        for name in sorted(vars(namespace)):
+            function = getattr(namespace, name, None)
+            if callable(function) and not isinstance(function, type) and _hashable_in(function, overridable):
+                yield f"{prefix}.{name}", function
+    yield from ((f"operator.{name}", getattr(operator, name)) for name in _OPERATORS.split())
+    for name in ("ceil", "floor", "sqrt"):
+        yield f"math.{name}", getattr(math, name)
+    yield from ((f"builtins.{function.__name__}", function) for function in (getattr, int, float, bool, len, min, max))
+    yield from ((f"autopipe.recorder.glue.{name}", getattr(glue, name)) for name in _GLUE.split())
+
+
+def _hashable_in(function: Any, functions: set[Any]) -> bool:
+    try:
+        return function in functions
+    except TypeError:
+        return False
+
+
+@cache
+def _methods() -> Mapping[str, Callable[..., Any]]:
+    forbidden = {"backward", "register_hook", "share_memory_", "numpy", "storage", "untyped_storage", "apply_", "map_"}
+    special = (
+        "__and__ __or__ __xor__ __eq__ __ne__ __lt__ __le__ __gt__ __ge__ __invert__ __rsub__ __rdiv__ __rtruediv__ "
+        "__rpow__ __floordiv__ __rfloordiv__ __rmod__ __rmatmul__ __iand__ __ior__ __ixor__ __lshift__ __rshift__ "
+        "__rlshift__ __rrshift__ __rand__ __ror__ __rxor__ __ipow__ __idiv__ __ilshift__ __irshift__"
+    ).split()
+    names = {name for name in dir(Tensor) if not name.startswith("_")} - forbidden
+    methods = {name: getattr(Tensor, name) for name in (*names, *special) if hasattr(Tensor, name)}
+    return MappingProxyType({name: method for name, method in methods.items() if callable(method)})

@@ -1,0 +1,116 @@
+"""The few functions and modules of ours that a recorded graph calls where torch has none that fits."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.fx.node import has_side_effect
+
+from autopipe.errors import InputError
+
+
+class TrainingFlag(nn.Module):
+    """Returns whether ``owner``, an open module of the model, is in training mode; ``train()`` and ``eval()`` set it.
+
+    A recorded graph has no call of an open module, so what depends on its mode reads it here. The owner is
+    no submodule of the flag: its parameters belong to the leaves that the graph calls.
+    """
+
+    def __init__(self, owner: nn.Module) -> None:
+        super().__init__()
+        object.__setattr__(self, "_owner", (owner,))
+        self.training = owner.training
+
+    def train(self, mode: bool = True) -> "TrainingFlag":
+        """Set the mode of the flag and of its owner (not of the owner's children: the graph holds them itself)."""
+        self.training = mode
+        self._owner[0].training = mode
+        return self
+
+    def forward(self) -> bool:
+        """Return the owner's mode."""
+        return self._owner[0].training
+
+
+def choose(training: bool, if_training: Any, otherwise: Any) -> Any:
+    """Return ``if_training`` in training mode and ``otherwise`` in evaluation mode."""
+    return if_training if training else otherwise
+
+
+def set_item(target: Tensor, index: Any, value: Any) -> Tensor:
+    """Carry out ``target[index] = value`` and return ``target``, so that later readers depend on the write."""
+    target[index] = value
+    return target
+
+
+@has_side_effect
+def enter_grad_mode(enabled: bool) -> bool:
+    """Turn the recording of gradients on or off and return what it was: the start of a region."""
+    before = torch.is_grad_enabled()
+    torch.set_grad_enabled(enabled)
+    return before
+
+
+@has_side_effect
+def exit_grad_mode(before: bool) -> None:
+    """Put the recording of gradients back: the end of a region."""
+    torch.set_grad_enabled(before)
+
+
+@has_side_effect
+def enter_autocast(device_type: str, dtype: torch.dtype, enabled: bool, cache_enabled: bool) -> torch.autocast:
+    """Enter an autocast region and return it."""
+    region = torch.autocast(device_type, dtype=dtype, enabled=enabled, cache_enabled=cache_enabled)
+    region.__enter__()
+    return region
+
+
+@has_side_effect
+def exit_autocast(region: torch.autocast) -> None:
+    """Leave an autocast region."""
+    region.__exit__(None, None, None)
+
+
+@has_side_effect
+def expect(value: Any, recorded: Any, what: str) -> None:
+    """Check that a value which shaped the recording is still what it was.
+
+    Raises
+    ------
+    InputError
+        If it differs: the graph holds for the recorded value only.
+    """
+    if type(value) is not type(recorded) or value != recorded:
+        raise InputError(
+            f"{what} is {value!r}, and the model was recorded with {recorded!r}: its graph holds for that value "
+            "only. Pass the recorded value, or record the model again with this one."
+        )
+
+
+@has_side_effect
+def expect_size(value: Tensor, dimension: int, size: int, what: str) -> None:
+    """Check that a tensor still has the size it was recorded with.
+
+    Raises
+    ------
+    InputError
+        If it differs.
+    """
+    if value.shape[dimension] != size:
+        raise InputError(
+            f"{what} has size {value.shape[dimension]} in dimension {dimension}, and the model was recorded with "
+            f"{size}; this model's graph depends on it. Use that size for every micro-batch, or record the model "
+            "again with this one."
+        )
+
+
+@contextmanager
+def grad_mode_kept() -> Iterator[None]:
+    """Put the grad mode back at the end, also where an error left a recorded region open."""
+    before = torch.is_grad_enabled()
+    try:
+        yield
+    finally:
+        torch.set_grad_enabled(before)

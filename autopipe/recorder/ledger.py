@@ -1,0 +1,170 @@
+"""Every tensor of a run is known by identity: which node made it, or which parameter, buffer or constant it is."""
+
+import dataclasses
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+
+from autopipe.recorder.functions import class_name
+from autopipe.recorder.notes import NOTE, Note, describe, note_of
+from autopipe.recorder.refusal import Unwritable
+
+_PLAIN = (bool, int, float, complex, str, torch.dtype, torch.device, torch.memory_format, torch.layout, type(...))
+
+
+class Ledger:
+    """What each tensor and module of one run is called in the graph."""
+
+    def __init__(self, model: nn.Module, graph: fx.Graph, note: Callable[[], Note]) -> None:
+        self.graph = graph
+        self._note = note
+        self._model = model
+        self._paths = {id(module): path for path, module in model.named_modules()}
+        self._modules = dict(model.named_modules())
+        self._attributes = _tensor_names(model)
+        self._makers: dict[int, list[fx.Node]] = {}
+        self._alive: list[Any] = []
+
+    def path(self, module: nn.Module) -> str | None:
+        """Return the first name of a module of the model, None for a module that is not part of it."""
+        return self._paths.get(id(module))
+
+    def title(self, path: str) -> str:
+        """Return a module's path and class for a message."""
+        kind = type(self._modules[path]).__name__
+        return f"`{path}` ({kind})" if path else f"{kind} (the model itself)"
+
+    def last(self) -> fx.Node | None:
+        """Return the node written last."""
+        return next(iter(reversed(self.graph.nodes)), None)
+
+    def erase_after(self, mark: fx.Node | None) -> None:
+        """Forget every node after ``mark``, and with them what they made."""
+        for node in reversed(list(self.graph.nodes)):
+            if node is mark:
+                return
+            self.graph.erase_node(node)
+
+    def learn(self, value: Any, node: fx.Node) -> list[tuple[fx.Node, Any]]:
+        """Remember that ``node`` made ``value``, and write the access to each part of it behind the node.
+
+        Returns
+        -------
+        list of (fx.Node, value)
+            The parts that are no tensors, each with the node that reads it.
+        """
+        plain: list[tuple[fx.Node, Any]] = []
+        self._alive.append(value)
+        if isinstance(value, Tensor):
+            self._makers.setdefault(id(value), []).append(node)
+            return plain
+        for key, part, access in _parts(value):
+            if part is None:
+                continue
+            child = self.graph.create_node("call_function", access, (node, key))
+            inherited = note_of(node)
+            child.meta[NOTE] = describe(dataclasses.replace(inherited, writes=frozenset()), part)
+            if isinstance(part, (bool, int, float, complex, str)):
+                plain.append((child, part))
+            else:
+                plain += self.learn(part, child)
+        return plain
+
+    def is_tainted(self, tensor: Tensor) -> bool:
+        """Return whether the shape of a tensor depends on values."""
+        maker = self._maker(tensor)
+        return maker is not None and note_of(maker).is_tainted
+
+    def argument(self, value: Any) -> Any:
+        """Return what stands for ``value`` among a node's arguments.
+
+        Raises
+        ------
+        Unwritable
+            If the value, or a part of it, has no form in a graph.
+        """
+        if isinstance(value, Tensor):
+            return self._node_of(value)
+        if value is None or type(value) in _PLAIN or isinstance(value, (torch.dtype, torch.layout)):
+            return value
+        if type(value) is tuple or isinstance(value, torch.Size) or _is_struct_sequence(value):
+            return tuple(self.argument(item) for item in value)
+        if type(value) is list:
+            return [self.argument(item) for item in value]
+        if type(value) is dict and all(isinstance(key, str) for key in value):
+            return {key: self.argument(item) for key, item in value.items()}
+        if isinstance(value, slice):
+            return slice(self.argument(value.start), self.argument(value.stop), self.argument(value.step))
+        if isinstance(value, range):
+            return list(value)
+        if type(value).__module__ == "numpy" and hasattr(value, "item") and getattr(value, "ndim", 0) == 0:
+            return value.item()
+        if class_name(type(value)) is not None:
+            return self._structure(value)
+        raise Unwritable(f"a value of type {type(value).__module__}.{type(value).__qualname__}")
+
+    def _structure(self, value: Any) -> fx.Node:
+        kind = type(value)
+        if dataclasses.is_dataclass(kind):
+            fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(kind) if field.init}
+            present = {name: self.argument(field) for name, field in fields.items() if field is not None}
+            return self._emit(kind, (), present)
+        if issubclass(kind, tuple):
+            return self._emit(kind, tuple(self.argument(item) for item in value), {})
+        return self._emit(kind, (self.argument(dict(value)),), {})
+
+    def _node_of(self, tensor: Tensor) -> fx.Node:
+        maker = self._maker(tensor)
+        if maker is not None:
+            return maker
+        name = self._attributes.get(id(tensor))
+        if name is None:
+            shape = tuple(tensor.shape)
+            raise Unwritable(
+                f"a tensor of shape {shape} that no recorded operation made (it comes from numpy, another library or "
+                "a constant outside the model)"
+            )
+        node = self.graph.create_node("get_attr", name)
+        node.meta[NOTE] = describe(self._note(), tensor)
+        return node
+
+    def _maker(self, tensor: Tensor) -> fx.Node | None:
+        makers = self._makers.get(id(tensor))
+        while makers and makers[-1]._erased:
+            makers.pop()
+        return makers[-1] if makers else None
+
+    def _emit(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> fx.Node:
+        node = self.graph.create_node("call_function", target, args, kwargs)
+        node.meta[NOTE] = dataclasses.replace(self._note(), is_value=False)
+        return node
+
+
+def _parts(value: Any) -> list[tuple[Any, Any, Callable[..., Any]]]:
+    """Return (key, part, access function) of each part of a structured value."""
+    if isinstance(value, dict):
+        return [(key, part, operator.getitem) for key, part in value.items() if isinstance(key, (str, int))]
+    if isinstance(value, (tuple, list)) and not isinstance(value, torch.Size):
+        return [(index, part, operator.getitem) for index, part in enumerate(value)]
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return [(field.name, getattr(value, field.name), getattr) for field in dataclasses.fields(value)]
+    return []
+
+
+def _is_struct_sequence(value: Any) -> bool:
+    return isinstance(value, tuple) and type(value).__module__ == "torch.return_types"
+
+
+def _tensor_names(model: nn.Module) -> dict[int, str]:
+    """Return the name of every parameter, buffer and plain tensor attribute by identity, parameters first."""
+    names: dict[int, str] = {}
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        names.setdefault(id(tensor), name)
+    for path, module in model.named_modules():
+        for attribute, value in vars(module).items():
+            if isinstance(value, Tensor):
+                names.setdefault(id(value), f"{path}.{attribute}" if path else attribute)
+    return names

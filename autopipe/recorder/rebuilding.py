@@ -1,0 +1,132 @@
+"""A recorded model is built again from its `Graph` document, without ever calling its forward."""
+
+from typing import Any
+
+from torch import Tensor, fx, nn
+
+from autopipe.documents.graph import Graph, Node, Parameter
+from autopipe.errors import DocumentError, MismatchError
+from autopipe.recorder.encode import decode_node
+from autopipe.recorder.glue import TrainingFlag
+from autopipe.recorder.overlay import FLAG
+from autopipe.recorder.writing import parameters_of
+
+
+def rebuild(model: nn.Module, graph: Graph) -> fx.GraphModule:
+    """Return the module that ``graph`` describes, made of the modules and parameters of ``model``.
+
+    Nothing is copied and no forward is called; a document can name only torch's functions, ours and classes
+    that are loaded already, so that reading one made by a stranger runs no code of theirs.
+
+    Raises
+    ------
+    MismatchError
+        If the graph was made for another model; the first difference is named.
+    DocumentError
+        If the graph is damaged.
+    """
+    check_model(model, graph)
+    body = fx.Graph()
+    nodes: dict[str, fx.Node] = {}
+    for document in graph.nodes:
+        _check_target(model, document)
+        target, args, kwargs = decode_node(document, nodes)
+        node = body.create_node(document.op, target, args, kwargs, name=document.name)
+        if node.name != document.name:
+            raise DocumentError(f"node {document.name!r} has no usable or no unique name: the file is damaged.")
+        nodes[document.name] = node
+    if not graph.nodes or graph.nodes[-1].op != "output":
+        raise DocumentError("the graph does not end with its output: the file is damaged.")
+    return assemble(body, model)
+
+
+def assemble(graph: fx.Graph, source: nn.Module, *, class_name: str = "Recorded") -> fx.GraphModule:
+    """Return a module that runs ``graph`` with the modules, parameters and buffers of ``source``, by their names.
+
+    Containers on the way to a name are made anew, so that ``source`` is not changed; a buffer that its
+    state_dict leaves out is left out of the new one's too.
+
+    Parameters
+    ----------
+    source : nn.Module
+        A model, or another module assembled from it.
+    """
+    module = fx.GraphModule(nn.Module(), fx.Graph(), class_name)
+    module.training = source.training
+    targets = {str(node.target) for node in graph.nodes if node.op in ("call_module", "get_attr")}
+    for target in sorted(targets, key=lambda name: (name.count("."), name)):
+        _attach(module, source, target)
+    module.graph = graph
+    graph.lint()
+    return module
+
+
+def check_model(model: nn.Module, graph: Graph) -> None:
+    """Check that ``graph`` was made for ``model``.
+
+    Raises
+    ------
+    MismatchError
+        If a parameter or buffer is missing, new, or of another shape, dtype or tying.
+    """
+    expected = {parameter.name: parameter for parameter in graph.parameters}
+    present = {parameter.name: parameter for parameter in parameters_of(model)}
+    kind = type(model).__name__
+    for name in (*expected, *present):
+        difference = _difference(expected.get(name), present.get(name))
+        if difference is not None:
+            raise MismatchError(
+                f"the graph was made for {graph.model}, and this {kind} differs: {name!r} {difference}. "
+                "Build the model as it was when it was recorded, or record it again."
+            )
+
+
+def _difference(expected: Parameter | None, present: Parameter | None) -> str | None:
+    if expected is None or present is None:
+        return "is in the graph and not in the model" if present is None else "is in the model and not in the graph"
+    for field in ("shape", "dtype", "aliases", "is_buffer"):
+        wanted, found = getattr(expected, field), getattr(present, field)
+        if wanted != found:
+            return f"has {field} {wanted} in the graph and {found} in the model"
+    return None
+
+
+def _check_target(model: nn.Module, node: Node) -> None:
+    """Check that the modules and attributes that a node names are the model's own."""
+    if node.op not in ("call_module", "get_attr"):
+        return
+    owner, _, attribute = node.target.rpartition(".")
+    try:
+        module = model.get_submodule(owner)
+        if node.op == "call_module":
+            is_there = attribute == FLAG or isinstance(getattr(module, attribute), nn.Module)
+        else:
+            is_there = isinstance(getattr(module, attribute), Tensor)
+    except AttributeError:
+        is_there = False
+    if not is_there or not all(part.isidentifier() or part.isdigit() for part in node.target.split(".")):
+        raise MismatchError(
+            f"the graph reads {node.target!r}, which this {type(model).__name__} does not have. Build the model as "
+            "it was when it was recorded, or record it again."
+        )
+
+
+def _attach(module: fx.GraphModule, source: nn.Module, target: str) -> None:
+    *path, attribute = target.split(".")
+    place: Any = module
+    origin: Any = source
+    for name in path:
+        origin = getattr(origin, name)
+        if getattr(place, name, None) is None:
+            container = nn.Module()
+            container.training = origin.training
+            place.add_module(name, container)
+        place = getattr(place, name)
+    value = TrainingFlag(origin) if attribute == FLAG and not hasattr(origin, FLAG) else getattr(origin, attribute)
+    if getattr(place, attribute, None) is value:
+        return
+    if isinstance(value, Tensor) and not isinstance(value, nn.Parameter):
+        is_persistent = attribute in origin._buffers and attribute not in origin._non_persistent_buffers_set
+        place.register_buffer(attribute, value, persistent=is_persistent)
+    else:
+        setattr(place, attribute, value)

@@ -1,0 +1,62 @@
+"""What cannot be written down is named: the module, the file, the line, the Python expression, and why."""
+
+import linecache
+import os
+import sys
+from dataclasses import dataclass
+from types import FrameType
+
+import torch
+
+_OWN = os.path.dirname(os.path.abspath(__file__))
+_TORCH = os.path.dirname(os.path.abspath(torch.__file__))
+
+
+class Unwritable(Exception):
+    """Raised inside the recorder for a value or call that has no form in a graph; never reaches a user."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Refusal:
+    """Why something in the forward of module ``module`` cannot be written down, and where it stands."""
+
+    module: str
+    reason: str
+    file: str
+    line: int
+    expression: str
+
+    def __str__(self) -> str:
+        where = f"{self.file}:{self.line}" if self.file else "a place without Python source"
+        expression = f" in `{self.expression}`" if self.expression else ""
+        return f"module {self.module} at {where}{expression}: {self.reason}"
+
+
+def refusal(module: str, reason: str) -> Refusal:
+    """Return a refusal that points at the innermost line of the user's code that is running now."""
+    frame = _user_frame()
+    if frame is None:
+        return Refusal(module=module, reason=reason, file="", line=0, expression="")
+    file, line = frame.f_code.co_filename, frame.f_lineno
+    return Refusal(module=module, reason=reason, file=file, line=line, expression=_expression(frame))
+
+
+def _user_frame() -> FrameType | None:
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        file = os.path.abspath(frame.f_code.co_filename)
+        if not file.startswith((_OWN + os.sep, _TORCH + os.sep)) and not file.startswith("<"):
+            return frame
+        frame = frame.f_back
+    return None
+
+
+def _expression(frame: FrameType) -> str:
+    """Return the source of the expression that ``frame`` is evaluating, or of its line."""
+    code, index = frame.f_code, frame.f_lasti // 2
+    line = linecache.getline(code.co_filename, frame.f_lineno).strip()
+    for position, (begin, end, left, right) in enumerate(code.co_positions()):
+        if position == index and None not in (begin, left, right) and begin == end:
+            text = linecache.getline(code.co_filename, begin or 0).encode()[left:right].decode(errors="replace")
+            return text.strip() or line
+    return line

@@ -1,0 +1,323 @@
+"""One eager run of a model is written down as an fx graph: open modules are entered, leaves are single calls."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch.overrides import TorchFunctionMode
+
+from autopipe.recorder import glue
+from autopipe.recorder.example import Example, tensors
+from autopipe.recorder.leaves import Leaves
+from autopipe.recorder.ledger import Ledger
+from autopipe.recorder.notes import NOTE, Note, describe, versions, written
+from autopipe.recorder.patches import intercepted
+from autopipe.recorder.refusal import Refusal, Unwritable, refusal
+from autopipe.recorder.vocabulary import Call, Query, classify
+
+
+@dataclass(kw_only=True)
+class Frame:
+    """An open module that is running: its path, the last node before it, and why it cannot stay open, if so."""
+
+    path: str
+    module: nn.Module
+    mark: fx.Node | None
+    regions: int
+    demoted: Refusal | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """What one run came to: the graph, and the modules that were made leaves with the reason.
+
+    ``refused`` is set where the root itself cannot be written down; the graph is then of no use. ``rebinds``
+    tells whether some open module rebound one of its attributes, which a first call may do once.
+    """
+
+    graph: fx.Graph
+    demoted: dict[str, Refusal]
+    refused: Refusal | None
+    rebinds: bool
+    compiling: bool
+
+
+def run(model: nn.Module, example: Example, leaves: Leaves, *, compiling: bool = False) -> Run:
+    """Run ``model`` on ``example`` once and return what happened.
+
+    Parameters
+    ----------
+    leaves : Leaves
+        Which modules are called and which are entered.
+    compiling : bool
+        Tell open modules that they are being compiled, so that they take their export-safe branches.
+
+    Raises
+    ------
+    CaptureError
+        If the model itself fails on the example.
+    """
+    recorder = Recorder(model, leaves, compiling=compiling)
+    args, kwargs = recorder.bind(example)
+    with intercepted(recorder), recorder:
+        output = model(*args, **kwargs)
+    recorder.finish(output)
+    return Run(
+        graph=recorder.graph,
+        demoted=recorder.demoted,
+        refused=recorder.refused,
+        rebinds=recorder.rebinds,
+        compiling=compiling,
+    )
+
+
+class Recorder(TorchFunctionMode):
+    """Writes down the calls of torch functions and of modules while a model runs."""
+
+    def __init__(self, model: nn.Module, leaves: Leaves, *, compiling: bool) -> None:
+        super().__init__()
+        self.model = model
+        self.leaves = leaves
+        self.compiling = compiling
+        self.graph = fx.Graph()
+        self.demoted: dict[str, Refusal] = {}
+        self.refused: Refusal | None = None
+        self.ledger = Ledger(model, self.graph, self._note)
+        self.frames: list[Frame] = []
+        self.rebinds = False
+        self.regions: list[tuple[str, fx.Node, Any]] = []
+        self.muted = True
+        self.grad_enabled = torch.is_grad_enabled()
+
+    # What torch and the patches call
+
+    def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Record the call of a torch function."""
+        kwargs = kwargs or {}
+        if self.muted:
+            return func(*args, **kwargs)
+        with self._silent():
+            return self._function(func, args, kwargs)
+
+    def call_module(self, module: nn.Module, args: Any, kwargs: Any, original: Callable[..., Any]) -> Any:
+        """Record the call of a module: enter it, or write it down as one node."""
+        path = self.ledger.path(module)
+        if self.muted and self.frames:
+            return original(module, *args, **kwargs)
+        if path is None:
+            return original(module, *args, **kwargs)
+        if path and self.leaves.is_leaf(module, path):
+            with self._silent():
+                return self._leaf(module, path, args, kwargs, original)
+        return self._open(module, path, args, kwargs, original)
+
+    def enter_autocast(self, region: torch.autocast) -> None:
+        """Record the start of an autocast region."""
+        if self.muted:
+            return
+        arguments = (region.device, region.fast_dtype, region._enabled, region._cache_enabled)
+        node = self._emit("call_function", glue.enter_autocast, arguments)
+        self.regions.append(("autocast", node, region))
+
+    def exit_autocast(self, region: torch.autocast) -> None:
+        """Record the end of an autocast region."""
+        if self.muted or not self.regions or self.regions[-1][2] is not region:
+            return
+        _, node, _ = self.regions.pop()
+        self._emit("call_function", glue.exit_autocast, (node,))
+
+    def notice(self, reason: str) -> None:
+        """Note that what runs now cannot be written down: the innermost open module becomes a leaf."""
+        if self.frames and self.frames[-1].demoted is None:
+            frame = self.frames[-1]
+            frame.demoted = refusal(self.ledger.title(frame.path), reason)
+        self.muted = True
+
+    # The parts of a run
+
+    def bind(self, example: Example) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Write down the placeholders and return the arguments to run the model on."""
+        nodes = []
+        for name, value in example.values.items():
+            node = self.graph.placeholder(name)
+            node.meta[NOTE] = describe(self._note(), value)
+            nodes.append(node)
+        for node, (name, value) in zip(nodes, example.values.items(), strict=True):
+            self.ledger.learn(value, node)
+            if not isinstance(value, Tensor) and not tensors(value):
+                self._guard(node, value, f"argument {name}")
+        return example.call_args()
+
+    def finish(self, output: Any) -> None:
+        """Write down what the model returned."""
+        if self.refused is not None:
+            return
+        try:
+            self.graph.output(self.ledger.argument(output))
+        except Unwritable as error:
+            self.refused = refusal(self.ledger.title(""), f"its output cannot be written down: {error}")
+            return
+        for node in self.graph.nodes:
+            node.meta.setdefault(NOTE, Note(owner="", is_value=False))
+
+    def _open(self, module: nn.Module, path: str, args: Any, kwargs: Any, original: Callable[..., Any]) -> Any:
+        mark = self.ledger.last()
+        frame = Frame(path=path, module=module, mark=mark, regions=len(self.regions))
+        inputs = versions(tensors((args, kwargs)))
+        attributes = _attributes(module)
+        self.frames.append(frame)
+        self.muted = False
+        try:
+            result = original(module, *args, **kwargs)
+            changed = _changed(module, attributes)
+            if changed is not None and frame.demoted is None:
+                self.rebinds = True
+                self.notice(f"it rebinds its attribute `{changed}` while it runs")
+        finally:
+            self.frames.pop()
+            self.muted = True
+        if frame.demoted is not None:
+            result = self._demote(frame, args, kwargs, result, written(inputs))
+        self.muted = not self.frames or any(outer.demoted for outer in self.frames)
+        return result
+
+    def _demote(self, frame: Frame, args: Any, kwargs: Any, result: Any, writes: frozenset[int]) -> Any:
+        """Replace what was written inside an open module by one call of it."""
+        assert frame.demoted is not None
+        self.ledger.erase_after(frame.mark)
+        del self.regions[frame.regions :]
+        self.grad_enabled = torch.is_grad_enabled()
+        if not frame.path:
+            self.refused = frame.demoted
+            return result
+        self.demoted[frame.path] = frame.demoted
+        with self._silent():
+            try:
+                arguments = self.ledger.argument(args), self.ledger.argument(kwargs)
+            except Unwritable:
+                self._pass_on(frame.demoted)
+                return result
+            return self._emit_leaf(frame.path, arguments, result, writes, (args, kwargs))
+
+    def _pass_on(self, reason: Refusal) -> None:
+        """Demote the module around one that can neither be entered nor be called with written arguments."""
+        if self.frames and self.frames[-1].demoted is None:
+            self.frames[-1].demoted = reason
+
+    def _leaf(self, module: nn.Module, path: str, args: Any, kwargs: Any, original: Callable[..., Any]) -> Any:
+        try:
+            arguments = self.ledger.argument(args), self.ledger.argument(kwargs)
+        except Unwritable as error:
+            self.notice(f"module {self.ledger.title(path)} is called with {error}")
+            return original(module, *args, **kwargs)
+        before = versions([*tensors((args, kwargs)), *module.buffers(), *module.parameters()])
+        result = original(module, *args, **kwargs)
+        return self._emit_leaf(path, arguments, result, written(before), (args, kwargs))
+
+    def _emit_leaf(
+        self, path: str, arguments: tuple[Any, Any], result: Any, writes: frozenset[int], inputs: Any
+    ) -> Any:
+        node = self._emit("call_module", path, *arguments)
+        return self._result(node, result, writes, inputs)
+
+    def _function(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        if func is torch._C._set_grad_enabled:
+            return self._set_grad_mode(bool(args[0]))
+        call = classify(func, args)
+        if isinstance(call, Query):
+            return self._query(call, func, args, kwargs)
+        try:
+            if call.target is None:
+                raise Unwritable(call.refusal)
+            if torch.is_grad_enabled() != self.grad_enabled:
+                raise Unwritable("the grad mode was changed in a way that a graph cannot follow")
+            arguments = self.ledger.argument(call.args(args)), self.ledger.argument(kwargs)
+        except Unwritable as error:
+            self.notice(f"{call.title}: {error}")
+            return func(*args, **kwargs)
+        before = versions(tensors((args, kwargs)))
+        result = func(*args, **kwargs)
+        writes = written(before)
+        if result is None and not writes:
+            return result
+        if call.reads_values(result):
+            self.notice(f"{call.title} gives Python a value that is computed from tensors")
+            return result
+        node = self._emit(call.op, call.target, *arguments)
+        if call.returns_target:
+            self._result(node, args[0], writes, (args, kwargs))
+            return result
+        return self._result(node, result, writes, (args, kwargs), tainted=call.is_value_shaped(args, result))
+
+    def _query(self, call: Query, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        result = func(*args, **kwargs)
+        if call.of_shape and any(self.ledger.is_tainted(tensor) for tensor in tensors(args)):
+            self.notice(f"{call.title} of a tensor whose shape depends on values")
+        return result
+
+    def _set_grad_mode(self, enabled: bool) -> None:
+        torch.set_grad_enabled(enabled)
+        if enabled == self.grad_enabled:
+            return
+        self.grad_enabled = enabled
+        if self.regions and self.regions[-1][0] == "grad" and self.regions[-1][2] == enabled:
+            _, node, _ = self.regions.pop()
+            self._emit("call_function", glue.exit_grad_mode, (node,))
+        else:
+            node = self._emit("call_function", glue.enter_grad_mode, (enabled,))
+            self.regions.append(("grad", node, not enabled))
+
+    def _result(self, node: fx.Node, result: Any, writes: frozenset[int], inputs: Any, *, tainted: bool = False) -> Any:
+        """Learn what ``node`` made; a tensor that passed through unwritten comes back as another object."""
+        passed = {id(tensor): tensor for tensor in tensors(inputs)}
+        tainted = tainted or any(self.ledger.is_tainted(tensor) for tensor in passed.values())
+        if isinstance(result, Tensor) and id(result) in passed and not writes:
+            result = result.view_as(result)
+        note = replace(node.meta[NOTE], writes=writes, is_tainted=tainted)
+        node.meta[NOTE] = describe(note, result)
+        for child, value in self.ledger.learn(result, node):
+            self._guard(child, value, f"a result of {node.target}")
+        return result
+
+    def _guard(self, node: fx.Node, value: Any, what: str) -> None:
+        if isinstance(value, (bool, int, float, str, type(None))):
+            self._emit("call_function", glue.expect, (node, value, what))
+
+    def _emit(self, op: str, target: Any, args: Any = (), kwargs: Any = None) -> fx.Node:
+        node = self.graph.create_node(op, target, tuple(args), dict(kwargs or {}))
+        node.meta[NOTE] = replace(self._note(), is_value=False)
+        return node
+
+    def _note(self) -> Note:
+        return Note(owner=self.frames[-1].path if self.frames else "")
+
+    @contextmanager
+    def _silent(self) -> Iterator[None]:
+        """Do not record what the recorder itself does, nor what happens inside a leaf."""
+        self.muted = True
+        try:
+            yield
+        finally:
+            self.muted = any(frame.demoted for frame in self.frames)
+
+
+def _attributes(module: nn.Module) -> dict[str, Any]:
+    """Return a module's attributes, its tables of parameters, buffers and modules one level deep."""
+    return {name: dict(value) if isinstance(value, dict) else value for name, value in vars(module).items()}
+
+
+def _changed(module: nn.Module, before: dict[str, Any]) -> str | None:
+    """Return the name of an attribute that is another object than before."""
+    after = _attributes(module)
+    for name in {**before, **after}:
+        old, new = before.get(name), after.get(name)
+        if isinstance(old, dict) and isinstance(new, dict):
+            for key in {**old, **new}:
+                if old.get(key) is not new.get(key):
+                    return key if name in ("_parameters", "_buffers", "_modules") else name
+        elif old is not new:
+            return name
+    return None

@@ -1,0 +1,93 @@
+"""Calls of torch functions are told apart: those that make tensors, those that ask for metadata, those that read values."""
+
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from autopipe.recorder import glue
+from autopipe.recorder.example import tensors
+from autopipe.recorder.functions import function_name, method_name
+
+_SHAPE_QUERIES = frozenset(
+    "size dim shape ndim numel nelement ndimension stride __len__ is_contiguous storage_offset is_same_size itemsize "
+    "nbytes".split()
+)
+_QUERIES = _SHAPE_QUERIES | frozenset(
+    "dtype device layout requires_grad is_leaf grad_fn is_floating_point is_complex is_signed is_cuda is_cpu is_meta "
+    "is_sparse is_sparse_csr is_quantized is_nested is_mkldnn is_mps is_xpu is_xla is_inference is_conj is_neg "
+    "element_size get_device data_ptr _version name names has_names output_nr retains_grad __repr__ __format__ "
+    "__hash__ type is_pinned is_shared _is_view _base is_vulkan is_ipu is_maia is_mtia is_hpu is_xpu volatile "
+    "result_type can_cast is_tensor is_storage __dir__ dim_order __sizeof__ _is_zerotensor is_coalesced".split()
+)
+_VALUE_SHAPED = frozenset(
+    "nonzero argwhere unique unique_consecutive masked_select repeat_interleave bincount unique_dim".split()
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Query:
+    """A call that asks a tensor for metadata: nothing to write down."""
+
+    title: str
+    of_shape: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """A call to write down as an fx node ``op`` of ``target``; no target where a graph cannot name it."""
+
+    title: str
+    op: str = "call_function"
+    target: Any = None
+    refusal: str = "a graph cannot name it"
+    attribute: str | None = None
+    returns_target: bool = False
+
+    def args(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Return the arguments of the node, given those of the call."""
+        return (args[0], self.attribute) if self.attribute is not None else args
+
+    def reads_values(self, result: Any) -> bool:
+        """Return whether ``result`` gives Python something other than tensors."""
+        return result is not None and not tensors(result) and result not in ((), [])
+
+    def is_value_shaped(self, args: tuple[Any, ...], result: Any) -> bool:
+        """Return whether the shape of what the call makes depends on the values of its arguments."""
+        name = self.title.rpartition(".")[2]
+        if name == "__getitem__":
+            index = args[1] if isinstance(args[1], (tuple, list)) else (args[1],)
+            return any(isinstance(item, Tensor) and item.dtype in (torch.bool, torch.uint8) for item in index)
+        return name in _VALUE_SHAPED or (name == "where" and len(args) == 1)
+
+
+def classify(function: Callable[..., Any], args: tuple[Any, ...]) -> Call | Query:
+    """Return what kind of call ``function(*args)``, as a torch function mode sees it, is."""
+    name = getattr(function, "__name__", str(function))
+    descriptor = getattr(function, "__self__", None)
+    if name in ("__get__", "__set__", "__delete__") and descriptor is not None:
+        return _property(name, getattr(descriptor, "__name__", "an attribute"))
+    if name in _QUERIES:
+        return Query(title=name, of_shape=name in _SHAPE_QUERIES)
+    if name == "__setitem__":
+        return Call(title="Tensor.__setitem__", target=glue.set_item, returns_target=True)
+    if name == "__getitem__":
+        return Call(title="Tensor.__getitem__", target=operator.getitem)
+    if (method := method_name(function)) is not None and args and isinstance(args[0], Tensor):
+        return Call(title=f"Tensor.{name}", op="call_method", target=method)
+    if (known := function_name(function)) is not None:
+        return Call(title=known, target=function)
+    if hasattr(Tensor, name) and getattr(Tensor, name) is function:
+        return Call(title=f"Tensor.{name}", refusal="it hands a tensor's values to Python")
+    return Call(title=f"{getattr(function, '__module__', '') or 'torch'}.{name}")
+
+
+def _property(access: str, name: str) -> Call | Query:
+    if access == "__get__" and name in _QUERIES:
+        return Query(title=name, of_shape=name in _SHAPE_QUERIES)
+    if access == "__get__" and name in ("T", "mT", "H", "mH", "real", "imag", "data"):
+        return Call(title=f"Tensor.{name}", target=getattr, attribute=name)
+    return Call(title=f"Tensor.{name}", refusal="a graph cannot hold reading or setting this attribute")

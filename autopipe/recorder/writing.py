@@ -1,0 +1,142 @@
+"""A recorded fx graph and its layers become a `Graph` document."""
+
+from collections.abc import Iterator, Sequence
+
+from torch import Tensor, fx, nn
+
+from autopipe.documents.graph import ForbiddenCut, Graph, Layer, Parameter, Value
+from autopipe.recorder.encode import encode_node
+from autopipe.recorder.layers import Group
+from autopipe.recorder.notes import memory, note_of
+from autopipe.recorder.overlay import FLAG
+
+
+def write_document(graph: fx.Graph, groups: Sequence[Group], model: nn.Module, *, batch_is_free: bool) -> Graph:
+    """Return the document of ``graph`` grouped into ``groups``.
+
+    Raises
+    ------
+    CaptureError
+        If a node holds something that a document cannot name.
+    """
+    names = _first_names(model)
+    likenesses = list(dict.fromkeys(group.likeness for group in groups))
+    layers = []
+    for group in groups:
+        used = list(dict.fromkeys(name for node in group.nodes for name in _state(node, model, names)))
+        layers.append(
+            Layer(
+                name=group.name,
+                kind=group.kind,
+                nodes=tuple(node.name for node in group.nodes),
+                parameters=tuple(name for name in used if isinstance(_find(model, name), nn.Parameter)),
+                buffers=tuple(name for name in used if not isinstance(_find(model, name), nn.Parameter)),
+                group=likenesses.index(group.likeness),
+            )
+        )
+    return Graph(
+        model=type(model).__name__,
+        nodes=tuple(encode_node(node) for node in graph.nodes),
+        parameters=parameters_of(model),
+        layers=tuple(layers),
+        values=_values(graph, groups),
+        forbidden_cuts=_forbidden_cuts(groups, model, names),
+        batch_is_free=batch_is_free,
+    )
+
+
+def parameters_of(model: nn.Module) -> tuple[Parameter, ...]:
+    """Return every parameter and buffer of ``model`` under its first name, with its other names as aliases."""
+    aliases: dict[int, list[str]] = {}
+    found: dict[str, tuple[Tensor, bool]] = {}
+    for is_buffer, items in (
+        (False, model.named_parameters(remove_duplicate=False)),
+        (True, model.named_buffers(remove_duplicate=False)),
+    ):
+        for name, tensor in items:
+            if aliases.setdefault(id(tensor), [name])[0] == name:
+                found[name] = (tensor, is_buffer)
+            else:
+                aliases[id(tensor)].append(name)
+    return tuple(
+        Parameter(
+            name=name,
+            shape=tuple(tensor.shape),
+            dtype=str(tensor.dtype).removeprefix("torch."),
+            bytes=tensor.numel() * tensor.element_size(),
+            requires_grad=tensor.requires_grad,
+            is_buffer=is_buffer,
+            aliases=tuple(aliases[id(tensor)][1:]),
+        )
+        for name, (tensor, is_buffer) in found.items()
+    )
+
+
+def _first_names(model: nn.Module) -> dict[int, str]:
+    names: dict[int, str] = {}
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        names.setdefault(id(tensor), name)
+    return names
+
+
+def _state(node: fx.Node, model: nn.Module, names: dict[int, str]) -> Iterator[str]:
+    """Yield the original names of the parameters and buffers that a node reads."""
+    target = str(node.target)
+    if node.op == "get_attr":
+        yield names.get(id(_find(model, target)), target)
+    elif node.op == "call_module" and target.rpartition(".")[2] != FLAG:
+        module = model.get_submodule(target)
+        yield from (names[id(tensor)] for tensor in (*module.parameters(), *module.buffers()))
+
+
+def _find(model: nn.Module, name: str) -> object:
+    owner, _, attribute = name.rpartition(".")
+    return getattr(model.get_submodule(owner), attribute)
+
+
+def _values(graph: fx.Graph, groups: Sequence[Group]) -> tuple[Value, ...]:
+    layer_of = {node: index for index, group in enumerate(groups) for node in group.nodes}
+    values = []
+    for node in graph.nodes:
+        if node.op in ("get_attr", "output"):
+            continue
+        producer = layer_of[node]
+        consumers = tuple(sorted({layer_of[user] for user in node.users} - {producer}))
+        if not consumers:
+            continue
+        note = note_of(node)
+        values.append(
+            Value(
+                name=node.name,
+                producer=producer,
+                consumers=consumers,
+                requires_grad=note.requires_grad,
+                shape=note.shape,
+                dtype=note.dtype,
+                bytes=note.bytes,
+            )
+        )
+    return tuple(values)
+
+
+def _forbidden_cuts(groups: Sequence[Group], model: nn.Module, names: dict[int, str]) -> tuple[ForbiddenCut, ...]:
+    """Forbid to part the layers that share a buffer (or a frozen parameter) which one of them writes."""
+    tensors = {names[id(t)]: t for t in (*model.parameters(), *model.buffers())}
+    reasons: dict[int, str] = {}
+    readers: dict[str, list[int]] = {}
+    writes: set[int] = set()
+    for index, group in enumerate(groups):
+        for node in group.nodes:
+            writes |= note_of(node).writes
+            for name in _state(node, model, names):
+                readers.setdefault(name, []).append(index)
+    for name, layers in readers.items():
+        first, last = min(layers), max(layers)
+        if first != last and name in tensors and memory(tensors[name]) in writes:
+            for position in range(first + 1, last + 1):
+                reasons.setdefault(
+                    position,
+                    f"`{name}` is written while the model runs, and layers `{groups[first].name}` and "
+                    f"`{groups[last].name}` both use it",
+                )
+    return tuple(ForbiddenCut(position=position, reason=reasons[position]) for position in sorted(reasons))
