@@ -1,7 +1,6 @@
 """A model is measured on the device at hand: time and memory of every layer, at several micro-batch sizes."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -27,7 +26,8 @@ from autopipe.profiler.loss import choose_loss
 from autopipe.profiler.optimizer import OptimizerMeter
 from autopipe.profiler.rounds import measure_times
 from autopipe.profiler.timer import Progress, choose_clock
-from autopipe.recorder import Recording, record, snapshot
+from autopipe.recorder import Recording, record
+from autopipe.recorder.snapshot import preserved
 from autopipe.stages.loss import LossFunction
 
 
@@ -89,7 +89,8 @@ def measure(
     if recording is None:
         recording = record(model, example.args, example.kwargs)
     sizes = _sizes(micro_batches, batch_of(example), recording.graph)
-    with snapshot(model), _gradients_allocated(model):
+    with preserved(model):
+        _allocate_gradients(model)
         return _measure(model, example, recording, sizes, loss_fn, optimizer, budget_s, progress)
 
 
@@ -119,7 +120,7 @@ def _measure(
         model=graph.model,
         device=device_name(device),
         device_memory_bytes=device_memory(device),
-        torch=torch.__version__,
+        torch=str(torch.__version__),
         dtype=_main_dtype(graph.parameters),
         autocast=_autocast(device),
         optimizer=optimizer,
@@ -153,11 +154,15 @@ def _footprints(
     return examples, tuple(footprints[size] for size in sizes)
 
 
-@contextmanager
-def _gradients_allocated(model: nn.Module) -> Iterator[None]:
-    """Give every trainable parameter a gradient of its own to add to, and its old one back at the end.
+def _allocate_gradients(model: nn.Module) -> None:
+    """Give every trainable parameter a gradient to add to.
 
     In training, all micro-batches but the first add to gradients that are there: this is what is measured.
+
+    Raises
+    ------
+    ProfileError
+        If nothing can be trained.
     """
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if not trained:
@@ -165,14 +170,8 @@ def _gradients_allocated(model: nn.Module) -> Iterator[None]:
             "no parameter of the model requires a gradient, so there is no training step to measure. "
             "Set requires_grad on those that are to be trained."
         )
-    before = [parameter.grad for parameter in trained]
-    try:
-        for parameter in trained:
-            parameter.grad = torch.zeros_like(parameter)
-        yield
-    finally:
-        for parameter, gradient in zip(trained, before, strict=True):
-            parameter.grad = gradient
+    for parameter in trained:
+        parameter.grad = torch.zeros_like(parameter)
 
 
 def _sizes(asked: Sequence[int] | None, batch: int, graph: Graph) -> tuple[int, ...]:

@@ -1,7 +1,7 @@
 """Live storages are counted as a model runs: what its backward needs, and the peaks on the way."""
 
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
@@ -126,9 +126,9 @@ def storages(tree: Any) -> Iterator[torch.UntypedStorage]:
             )
 
 
-def _inner_names(leaf: Any) -> list[str]:
+def _inner_names(leaf: Any) -> Sequence[str]:
     """Return the attributes under which a tensor of tensors (a nested tensor, for example) keeps them."""
-    return leaf.__tensor_flatten__()[0] if is_traceable_wrapper_subclass(leaf) else []
+    return leaf.__tensor_flatten__()[0] if is_traceable_wrapper_subclass(leaf) else ()
 
 
 def tensor_bytes(value: Any) -> int:
