@@ -9,10 +9,8 @@ from autopipe.costs.memory import IntervalMemory, interval_memory
 from autopipe.costs.size import SizedProfile
 from autopipe.costs.time import IntervalTimes, all_reduce_ns, interval_times
 from autopipe.hardware.cluster import Cluster, Link
-from autopipe.schedules.action import Schedule
-from autopipe.schedules.comms import Edge, edges_by_stage
+from autopipe.schedules.comms import Edge
 from autopipe.schedules.edges import stage_edges, stage_of
-from autopipe.schedules.residency import holdings
 
 
 class StageCost(msgspec.Struct, frozen=True, kw_only=True):
@@ -123,26 +121,6 @@ def tied_times(
         for stage in holders:
             spent[stage] += all_reduce_ns(shared.bytes, len(ranks), link)
     return tuple(spent)
-
-
-def rank_peaks(schedule: Schedule, stages: Sequence[StageCost], edges: Sequence[EdgeCost]) -> tuple[int, ...]:
-    """Return the peak memory of every rank in bytes, from what the lowered schedule holds at each action."""
-    near = edges_by_stage((cost.edge for cost in edges), schedule.stages)
-    size = {(cost.edge.source, cost.edge.target, False): cost.forward_bytes for cost in edges}
-    size |= {(cost.edge.target, cost.edge.source, True): cost.backward_bytes for cost in edges}
-    peaks = []
-    for rank in range(schedule.ranks):
-        state = sum(stages[s].state_bytes for s, home in enumerate(schedule.stage_ranks) if home == rank)
-        peak = 0
-        for held in holdings(schedule, near, rank):
-            stage = stages[held.action.stage]
-            total = stage.saved_bytes + stage.working_bytes
-            total += sum(count * stages[s].saved_bytes for s, count in held.in_flight.items())
-            total += sum(count * size[direction] for direction, count in held.posted.items())
-            total += sum(count * size[direction] for direction, count in held.unsent.items())
-            peak = max(peak, total)
-        peaks.append(state + peak)
-    return tuple(peaks)
 
 
 def scaled(duration_ns: int, speed: float) -> int:

@@ -4,8 +4,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autopipe.costs.memory import interval_memory, rank_memory
+from autopipe.costs.meter import rank_peaks
 from autopipe.costs.size import at_size
-from autopipe.costs.stages import Intervals, edge_costs, rank_peaks, stage_costs
+from autopipe.costs.stages import Intervals, edge_costs, stage_costs
 from autopipe.costs.time import interval_times
 from autopipe.documents.profile import ProfiledValue, SharedParameter
 from autopipe.hardware.cluster import Cluster

@@ -1,7 +1,8 @@
 """The stages of one split and the edges between them."""
 
+from autopipe.costs.meter import rank_peaks
 from autopipe.costs.size import at_size
-from autopipe.costs.stages import Intervals, edge_costs, rank_peaks, stage_costs
+from autopipe.costs.stages import Intervals, edge_costs, stage_costs
 from autopipe.documents.profile import ProfiledValue, SharedParameter
 from autopipe.hardware.cluster import Cluster, Device, Link
 from autopipe.schedules.comms import Edge

@@ -1,0 +1,64 @@
+"""The memory of a rank is metered as it goes through the steps of a lowered schedule."""
+
+from collections.abc import Sequence
+
+from autopipe.costs.stages import EdgeCost, StageCost
+from autopipe.schedules.action import Op, Schedule
+from autopipe.schedules.comms import Kind, Step, edges_by_stage, rank_steps
+
+
+class MemoryMeter:
+    """Follows one rank's steps and keeps what it holds; the peaks are while it computes.
+
+    A receive buffer counts from its post, and from its wait on as part of the micro-batch that has it; a
+    message counts until the wait for its send. See `schedules.residency` for the same in numbers of things.
+
+    Attributes
+    ----------
+    peak_bytes : int
+        The most held so far, state included.
+    peak_in_flight : int
+        The most micro-batches of all its stages forwarded and not yet backwarded.
+    """
+
+    def __init__(self, schedule: Schedule, stages: Sequence[StageCost], edges: Sequence[EdgeCost], rank: int) -> None:
+        self._stages = stages
+        self._bytes = {(cost.edge.source, cost.edge.target): cost.forward_bytes for cost in edges}
+        self._bytes |= {(cost.edge.target, cost.edge.source): cost.backward_bytes for cost in edges}
+        self.trains = any(action.op is not Op.FORWARD for action in schedule.actions[rank])
+        state = sum(stages[stage].state_bytes for stage, home in enumerate(schedule.stage_ranks) if home == rank)
+        self._held = state
+        self._in_flight = 0
+        self.peak_bytes = state
+        self.peak_in_flight = 0
+
+    def observe(self, step: Step) -> None:
+        """Take note of the rank's next step."""
+        if step.message is not None:
+            size = self._bytes[step.message.source, step.message.target]
+            self._held += size if step.kind is Kind.POST or step.kind is Kind.SEND else -size
+            return
+        assert step.action is not None
+        op, stage = step.action.op, self._stages[step.action.stage]
+        if op is Op.FORWARD:
+            self._in_flight += 1
+            self.peak_in_flight = max(self.peak_in_flight, self._in_flight)
+        else:
+            self._held -= stage.saved_bytes
+        self.peak_bytes = max(self.peak_bytes, self._held + stage.saved_bytes + stage.working_bytes)
+        if op is Op.INPUT_GRAD or (op is Op.FORWARD and self.trains):
+            self._held += stage.saved_bytes
+        if op is Op.BACKWARD or op is Op.WEIGHT_GRAD or not self.trains:
+            self._in_flight -= 1
+
+
+def rank_peaks(schedule: Schedule, stages: Sequence[StageCost], edges: Sequence[EdgeCost]) -> tuple[int, ...]:
+    """Return the peak memory of every rank in bytes, without simulating time."""
+    near = edges_by_stage((cost.edge for cost in edges), schedule.stages)
+    peaks = []
+    for rank in range(schedule.ranks):
+        meter = MemoryMeter(schedule, stages, edges, rank)
+        for step in rank_steps(schedule, near, rank):
+            meter.observe(step)
+        peaks.append(meter.peak_bytes)
+    return tuple(peaks)

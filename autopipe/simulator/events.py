@@ -1,0 +1,240 @@
+"""A schedule is run on paper, event by event: the lowered steps that the executor runs, with times for each."""
+
+import heapq
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from autopipe.costs.meter import MemoryMeter
+from autopipe.costs.stages import EdgeCost, StageCost
+from autopipe.documents.timeline import Lane, RankTimeline, Span, Timeline
+from autopipe.errors import InputError, ScheduleError
+from autopipe.schedules.action import Op, Schedule
+from autopipe.schedules.check import check
+from autopipe.schedules.comms import Kind, Message, Step, edges_by_stage, rank_steps
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True):
+    """What a simulated step came to.
+
+    ``makespan_ns`` ends with the last action, ``step_ns`` with the last optimizer; ``busy_ns`` (actions and
+    optimizer), ``peak_bytes``, ``peak_in_flight`` and ``spans`` are by rank.
+    """
+
+    makespan_ns: int
+    step_ns: int
+    busy_ns: tuple[int, ...]
+    peak_bytes: tuple[int, ...]
+    peak_in_flight: tuple[int, ...]
+    spans: tuple[tuple[Span, ...], ...]
+
+
+def simulate(schedule: Schedule, stages: Sequence[StageCost], edges: Sequence[EdgeCost]) -> Timeline:
+    """Return the predicted timeline of one step of ``schedule``.
+
+    Parameters are those of `run`.
+    """
+    result = run(schedule, stages, edges)
+    ranks = tuple(
+        RankTimeline(
+            rank=rank,
+            spans=tuple(sorted(result.spans[rank], key=lambda span: (span.start_ns, span.end_ns))),
+            peak_in_flight=result.peak_in_flight[rank],
+            peak_bytes=result.peak_bytes[rank],
+        )
+        for rank in range(schedule.ranks)
+    )
+    return Timeline(
+        source="simulated",
+        schedule=schedule.name,
+        micro_batches=schedule.micro_batches,
+        step_ns=result.step_ns,
+        ranks=ranks,
+    )
+
+
+def run(schedule: Schedule, stages: Sequence[StageCost], edges: Sequence[EdgeCost], *, with_spans: bool = True) -> Run:
+    """Return what one step of ``schedule`` comes to.
+
+    A rank computes one action at a time, in order. A transfer begins when its send has started, its receive
+    is posted and the link between the two ranks has taken the transfer before; it occupies the link for
+    bytes / bandwidth, and arrives after the latency on top. Ranks compute while messages travel. When the
+    last action is over, tied gradients are summed and every rank updates its parameters.
+
+    Parameters
+    ----------
+    stages : sequence of StageCost
+        By stage index.
+    edges : sequence of EdgeCost
+        Between the stages; each ordered pair of ranks has a link of its own.
+    with_spans : bool
+        Whether to record every action, wait and transfer.
+
+    Raises
+    ------
+    ScheduleError
+        If the schedule cannot run, with the fault marked.
+    InputError
+        If it splits the backward and the costs do not.
+
+    Notes
+    -----
+    Events are taken in order of time, then rank: deterministic. O(n log p) for n actions.
+    """
+    return _Simulation(schedule, stages, edges, with_spans=with_spans).result()
+
+
+@dataclass
+class _Rank:
+    """One rank under way: the step it stands at, since when it waits, what it has done."""
+
+    steps: Iterator[Step]
+    meter: MemoryMeter
+    step: Step | None = None
+    blocked_since: int = 0
+    busy_ns: int = 0
+    spans: list[Span] = field(default_factory=list)
+
+
+class _Simulation:
+    def __init__(
+        self, schedule: Schedule, stages: Sequence[StageCost], edges: Sequence[EdgeCost], *, with_spans: bool
+    ) -> None:
+        self._schedule = schedule
+        self._stages = stages
+        self._edges = edges
+        self._with_spans = with_spans
+        near = edges_by_stage((cost.edge for cost in edges), schedule.stages)
+        self._ranks = [
+            _Rank(rank_steps(schedule, near, rank), MemoryMeter(schedule, stages, edges, rank))
+            for rank in range(schedule.ranks)
+        ]
+        self._durations = _durations(schedule, stages)
+        self._links = {(cost.edge.source, cost.edge.target): (cost.link, cost.forward_bytes) for cost in edges}
+        self._links |= {(cost.edge.target, cost.edge.source): (cost.link, cost.backward_bytes) for cost in edges}
+        self._offered: set[Message] = set()
+        self._free_at: dict[tuple[int, int], int] = {}
+        self._arrivals: tuple[dict[Message, int], dict[Message, int]] = ({}, {})
+        self._waiting: dict[Message, list[int]] = {}
+        self._events = [(0, rank) for rank in range(schedule.ranks)]
+
+    def result(self) -> Run:
+        makespan = 0
+        while self._events:
+            now, rank = heapq.heappop(self._events)
+            makespan = max(makespan, self._advance(rank, now))
+        if any(rank.step is not None for rank in self._ranks):
+            check(self._schedule, [cost.edge for cost in self._edges])
+            raise ScheduleError(f"schedule {self._schedule.name!r} stopped half-way: check its actions.")
+        step_ns = max(self._finish(rank, makespan) for rank in range(len(self._ranks)))
+        return Run(
+            makespan_ns=makespan,
+            step_ns=step_ns,
+            busy_ns=tuple(rank.busy_ns for rank in self._ranks),
+            peak_bytes=tuple(rank.meter.peak_bytes for rank in self._ranks),
+            peak_in_flight=tuple(rank.meter.peak_in_flight for rank in self._ranks),
+            spans=tuple(tuple(rank.spans) for rank in self._ranks),
+        )
+
+    def _advance(self, number: int, now: int) -> int:
+        """Let a rank go on from time ``now`` until it computes or must wait; return when its last action ends."""
+        rank = self._ranks[number]
+        if rank.step is not None and self._with_spans and now > rank.blocked_since:
+            rank.spans.append(Span(lane=Lane.WAIT, label=str(rank.step), start_ns=rank.blocked_since, end_ns=now))
+        while (step := rank.step or next(rank.steps, None)) is not None:
+            rank.step = None
+            message = step.message
+            if message is None:
+                return self._compute(number, rank, step, now)
+            if step.kind is Kind.POST or step.kind is Kind.SEND:
+                self._offer(message, now)
+            elif not self._has_passed(message, now, number, sender=step.kind is Kind.WAIT_SEND):
+                rank.step, rank.blocked_since = step, now
+                return 0
+            rank.meter.observe(step)
+        return 0
+
+    def _compute(self, number: int, rank: _Rank, step: Step, now: int) -> int:
+        action = step.action
+        assert action is not None
+        rank.meter.observe(step)
+        duration = self._durations[action.stage][action.op]
+        rank.busy_ns += duration
+        if self._with_spans:
+            rank.spans.append(Span(lane=Lane.COMPUTE, label=str(action), start_ns=now, end_ns=now + duration))
+        heapq.heappush(self._events, (now + duration, number))
+        return now + duration
+
+    def _offer(self, message: Message, now: int) -> None:
+        """One side has come to the message; the transfer begins when the other has too."""
+        if message not in self._offered:
+            self._offered.add(message)
+        else:
+            self._offered.remove(message)
+            self._transfer(message, now)
+
+    def _has_passed(self, message: Message, now: int, number: int, *, sender: bool) -> bool:
+        """Tell whether the message has left or arrived; if not, let the rank go on when it has."""
+        arrivals = self._arrivals[sender]
+        arrival = arrivals.get(message)
+        if arrival is None:
+            self._waiting.setdefault(message, []).append(number)
+            return False
+        if arrival > now:
+            heapq.heappush(self._events, (arrival, number))
+            return False
+        del arrivals[message]
+        return True
+
+    def _transfer(self, message: Message, now: int) -> None:
+        link, size = self._links[message.source, message.target]
+        ranks = self._schedule.stage_ranks
+        pair = ranks[message.source], ranks[message.target]
+        begin = max(now, self._free_at.get(pair, 0))
+        self._free_at[pair] = begin + link.transmit_ns(size)
+        arrival = begin + link.transfer_ns(size)
+        self._arrivals[0][message] = self._arrivals[1][message] = arrival
+        for number in self._waiting.pop(message, ()):
+            heapq.heappush(self._events, (arrival, number))
+        if self._with_spans and arrival > begin:
+            for lane, owner in ((Lane.SEND, pair[0]), (Lane.RECEIVE, pair[1])):
+                self._ranks[owner].spans.append(Span(lane=lane, label=str(message), start_ns=begin, end_ns=arrival))
+
+    def _finish(self, number: int, makespan: int) -> int:
+        """Add what follows the last action on one rank and return when it ends."""
+        rank = self._ranks[number]
+        own = [stage for stage, home in zip(self._stages, self._schedule.stage_ranks, strict=True) if home == number]
+        tied = max((stage.tied_ns for stage in own), default=0)
+        optimizer = sum(stage.optimizer_ns for stage in own) if rank.meter.trains else 0
+        tail = (
+            (Lane.SEND, "tied gradients", tied if rank.meter.trains else 0),
+            (Lane.OPTIMIZER, "optimizer", optimizer),
+        )
+        end = makespan
+        for lane, label, duration in tail:
+            if duration and self._with_spans:
+                rank.spans.append(Span(lane=lane, label=label, start_ns=end, end_ns=end + duration))
+            end += duration
+        rank.busy_ns += optimizer
+        return end
+
+
+def _durations(schedule: Schedule, stages: Sequence[StageCost]) -> tuple[dict[Op, int], ...]:
+    parts = {Op.INPUT_GRAD, Op.WEIGHT_GRAD}
+    split = {action.stage for row in schedule.actions for action in row if action.op in parts}
+    for index in sorted(split):
+        if stages[index].input_grad_ns is None or stages[index].weight_grad_ns is None:
+            raise InputError(
+                f"schedule {schedule.name!r} splits the backward of stage {index}, but its two parts were not "
+                "measured: choose a schedule with whole backwards, such as 1f1b."
+            )
+    return tuple(
+        {
+            Op.FORWARD: stage.forward_ns,
+            Op.BACKWARD: stage.backward_ns,
+            Op.INPUT_GRAD: stage.input_grad_ns or 0,
+            Op.WEIGHT_GRAD: stage.weight_grad_ns or 0,
+        }
+        for stage in stages
+    )
