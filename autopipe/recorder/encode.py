@@ -189,7 +189,7 @@ def _encode_target(node: fx.Node) -> str:
         name = class_name(node.target)
         if name is not None:
             return f"class:{name}"
-    elif (name := function_name(node.target)) is not None:
+    elif callable(node.target) and (name := function_name(node.target)) is not None:
         return name
     raise CaptureError(f"node {node.name} calls {node.target}, which a graph document cannot name.")
 

@@ -26,6 +26,12 @@ _FACTORIES = (
     "tensor tril_indices triu_indices zeros"
 )
 _GLUE = "choose set_item enter_grad_mode exit_grad_mode enter_autocast exit_autocast expect expect_size"
+_FORBIDDEN_METHODS = "apply_ backward map_ map2_ numpy register_hook share_memory_ storage untyped_storage"
+_SPECIAL_METHODS = (
+    "__and__ __or__ __xor__ __eq__ __ne__ __lt__ __le__ __gt__ __ge__ __invert__ __rsub__ __rdiv__ __rtruediv__ "
+    "__rpow__ __floordiv__ __rfloordiv__ __rmod__ __rmatmul__ __iand__ __ior__ __ixor__ __lshift__ __rshift__ "
+    "__rlshift__ __rrshift__ __rand__ __ror__ __rxor__ __ipow__ __idiv__ __ilshift__ __irshift__"
+)
 _RANDOM = ("dropout", "rand", "bernoulli", "normal", "multinomial", "rrelu", "gumbel", "scaled_dot_product", "poisson")
 
 
@@ -152,12 +158,6 @@ def _hashable_in(function: Any, functions: set[Any]) -> bool:
 
 @cache
 def _methods() -> Mapping[str, Callable[..., Any]]:
-    forbidden = {"backward", "register_hook", "share_memory_", "numpy", "storage", "untyped_storage", "apply_", "map_"}
-    special = (
-        "__and__ __or__ __xor__ __eq__ __ne__ __lt__ __le__ __gt__ __ge__ __invert__ __rsub__ __rdiv__ __rtruediv__ "
-        "__rpow__ __floordiv__ __rfloordiv__ __rmod__ __rmatmul__ __iand__ __ior__ __ixor__ __lshift__ __rshift__ "
-        "__rlshift__ __rrshift__ __rand__ __ror__ __rxor__ __ipow__ __idiv__ __ilshift__ __irshift__"
-    ).split()
-    names = {name for name in dir(Tensor) if not name.startswith("_")} - forbidden
-    methods = {name: getattr(Tensor, name) for name in (*names, *special) if hasattr(Tensor, name)}
+    names = {name for name in dir(Tensor) if not name.startswith("_")} - set(_FORBIDDEN_METHODS.split())
+    methods = {name: getattr(Tensor, name) for name in (*names, *_SPECIAL_METHODS.split()) if hasattr(Tensor, name)}
     return MappingProxyType({name: method for name, method in methods.items() if callable(method)})

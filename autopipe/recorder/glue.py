@@ -20,7 +20,7 @@ class TrainingFlag(nn.Module):
 
     def __init__(self, owner: nn.Module) -> None:
         super().__init__()
-        object.__setattr__(self, "_owner", (owner,))
+        self._owner = (owner,)
         self.training = owner.training
 
     def train(self, mode: bool = True) -> "TrainingFlag":

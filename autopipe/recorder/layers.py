@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from torch import fx, nn
@@ -31,12 +32,12 @@ def group_layers(graph: fx.Graph, model: nn.Module) -> tuple[Group, ...]:
     cuts = find_cuts(graph)
     anchors = [place for place, node in enumerate(cuts.steps) if _is_heavy(node, model)]
     starts = [0]
-    for before, after in zip(anchors, anchors[1:], strict=False):
+    for before, after in pairwise(anchors):
         places = [place for place in range(before + 1, after + 1) if cuts.is_legal[place]]
         if places:
             starts.append(min(places, key=lambda place: _preference(cuts, place)))
     bounds = [*starts, len(cuts.steps)]
-    spans = [cuts.steps[begin:end] for begin, end in zip(bounds, bounds[1:], strict=False)]
+    spans = [cuts.steps[begin:end] for begin, end in pairwise(bounds)]
     _give_each_its_own_attributes(graph, spans)
     return _name_groups(graph, model, spans)
 

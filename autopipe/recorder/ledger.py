@@ -27,6 +27,7 @@ class Ledger:
         self._attributes = _tensor_names(model)
         self._makers: dict[int, list[fx.Node]] = {}
         self._alive: list[Any] = []
+        self.kept: dict[str, Tensor] | None = None
 
     def path(self, module: nn.Module) -> str | None:
         """Return the first name of a module of the model, None for a module that is not part of it."""
@@ -60,6 +61,8 @@ class Ledger:
         self._alive.append(value)
         if isinstance(value, Tensor):
             self._makers.setdefault(id(value), []).append(node)
+            if self.kept is not None:
+                self.kept[node.name] = value.detach().clone()
             return plain
         for key, part, access in _parts(value):
             if part is None:

@@ -1,7 +1,6 @@
 """Recordings of one model, at two batch sizes and in both modes, are laid over each other into one graph."""
 
 import operator
-import os.path
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -169,11 +168,11 @@ class _Merger:
     def _dimension(self, nodes: Sequence[fx.Node], mine: int, other: int) -> tuple[fx.Node, int] | None:
         for node in nodes:
             twin = self.resized.get(node)
-            shapes = note_of(node).shape, note_of(twin).shape if twin is not None else None
-            if node.op == "get_attr" or shapes[0] is None or shapes[1] is None:
+            if twin is None or node.op == "get_attr":
                 continue
-            for dimension, sizes in enumerate(zip(*shapes, strict=False)):
-                if sizes == (mine, other):
+            sizes = zip(note_of(node).shape or (), note_of(twin).shape or (), strict=False)
+            for dimension, pair in enumerate(sizes):
+                if pair == (mine, other):
                     return node, dimension
         return None
 
@@ -210,4 +209,9 @@ def _deeper(node: fx.Node, other: fx.Node) -> str:
     owners = sorted((note_of(node).owner, note_of(other).owner), key=len)
     if owners[0] == owners[1] or not owners[0] or owners[1].startswith(owners[0] + "."):
         return owners[1]
-    return ".".join(os.path.commonprefix([owner.split(".") for owner in owners]))
+    shared: list[str] = []
+    for part, other_part in zip(owners[0].split("."), owners[1].split("."), strict=False):
+        if part != other_part:
+            break
+        shared.append(part)
+    return ".".join(shared)

@@ -1,12 +1,14 @@
 """An ordinary model becomes a runnable fx module of its own submodules, and the document that describes it."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import fx, nn
 
 from autopipe.documents.graph import Graph
+from autopipe.recorder.caches import no_generation_cache
+from autopipe.recorder.check import check_recording
 from autopipe.recorder.example import bind
 from autopipe.recorder.layers import group_layers
 from autopipe.recorder.leaves import Leaves
@@ -18,10 +20,14 @@ from autopipe.recorder.writing import write_document
 
 @dataclass(frozen=True)
 class Recording:
-    """A recorded model: the module to run, and the document to plan with."""
+    """A recorded model: the module to run, and the document to plan with.
+
+    ``demoted`` gives the reason for each module that had to become a leaf, by its path.
+    """
 
     module: fx.GraphModule
     graph: Graph
+    demoted: Mapping[str, str] = field(default_factory=dict)
 
 
 def record(
@@ -54,9 +60,13 @@ def record(
         If the model cannot be written down: the message names module, file, line and reason.
     """
     example = bind(model, args, kwargs or {})
-    with preserved(model):
-        settled = settle(model, example, Leaves(asked=tuple(leaf)))
-    remove_unread(settled.graph)
-    groups = group_layers(settled.graph, model)
-    document = write_document(settled.graph, groups, model, batch_is_free=settled.batch_is_free)
-    return Recording(rebuild(model, document), document)
+    with no_generation_cache(model):
+        with preserved(model):
+            settled = settle(model, example, Leaves(asked=tuple(leaf)))
+        remove_unread(settled.graph)
+        groups = group_layers(settled.graph, model)
+        document = write_document(settled.graph, groups, model, batch_is_free=settled.batch_is_free)
+        module = rebuild(model, document)
+        if check:
+            check_recording(model, module, example, settled)
+    return Recording(module, document, settled.demoted)

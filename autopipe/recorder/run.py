@@ -16,7 +16,7 @@ from autopipe.recorder.ledger import Ledger
 from autopipe.recorder.notes import NOTE, Note, describe, versions, written
 from autopipe.recorder.patches import intercepted
 from autopipe.recorder.refusal import Refusal, Unwritable, refusal
-from autopipe.recorder.vocabulary import Call, Query, classify
+from autopipe.recorder.vocabulary import Query, classify
 
 
 @dataclass(kw_only=True)
@@ -35,7 +35,8 @@ class Run:
     """What one run came to: the graph, and the modules that were made leaves with the reason.
 
     ``refused`` is set where the root itself cannot be written down; the graph is then of no use. ``rebinds``
-    tells whether some open module rebound one of its attributes, which a first call may do once.
+    tells whether some open module rebound one of its attributes, which a first call may do once; ``values`` holds
+    what each node made, where that was to be kept.
     """
 
     graph: fx.Graph
@@ -43,9 +44,10 @@ class Run:
     refused: Refusal | None
     rebinds: bool
     compiling: bool
+    values: dict[str, Tensor]
 
 
-def run(model: nn.Module, example: Example, leaves: Leaves, *, compiling: bool = False) -> Run:
+def run(model: nn.Module, example: Example, leaves: Leaves, *, compiling: bool = False, keep: bool = False) -> Run:
     """Run ``model`` on ``example`` once and return what happened.
 
     Parameters
@@ -54,13 +56,11 @@ def run(model: nn.Module, example: Example, leaves: Leaves, *, compiling: bool =
         Which modules are called and which are entered.
     compiling : bool
         Tell open modules that they are being compiled, so that they take their export-safe branches.
-
-    Raises
-    ------
-    CaptureError
-        If the model itself fails on the example.
+    keep : bool
+        Keep a copy of every tensor that a node makes, as it is at that moment.
     """
     recorder = Recorder(model, leaves, compiling=compiling)
+    recorder.ledger.kept = {} if keep else None
     args, kwargs = recorder.bind(example)
     with intercepted(recorder), recorder:
         output = model(*args, **kwargs)
@@ -71,6 +71,7 @@ def run(model: nn.Module, example: Example, leaves: Leaves, *, compiling: bool =
         refused=recorder.refused,
         rebinds=recorder.rebinds,
         compiling=compiling,
+        values=recorder.ledger.kept or {},
     )
 
 

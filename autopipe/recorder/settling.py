@@ -18,11 +18,18 @@ _ROUNDS = 24
 
 @dataclass(frozen=True, kw_only=True)
 class Settled:
-    """One graph of a model, whether any batch size may be fed to it, and the modules made leaves, with reasons."""
+    """One graph of a model, what it is free of, and how it came about.
+
+    ``demoted`` gives the reason for each module that was made a leaf; ``leaves`` and ``compiling`` are what the
+    model must be run with to be recorded so again.
+    """
 
     graph: fx.Graph
     batch_is_free: bool
+    mode_is_free: bool
     demoted: dict[str, str]
+    leaves: Leaves
+    compiling: bool
 
 
 def settle(model: nn.Module, example: Example, leaves: Leaves) -> Settled:
@@ -53,10 +60,17 @@ def settle(model: nn.Module, example: Example, leaves: Leaves) -> Settled:
         if conflict is None:
             if example.batch_size is not None and not frees_batch:
                 _fix_batch_size(base.graph, example.batch_size)
-            return Settled(graph=base.graph, batch_is_free=frees_batch, demoted=demoted)
+            return Settled(
+                graph=base.graph,
+                batch_is_free=frees_batch,
+                mode_is_free=frees_mode,
+                demoted=demoted,
+                leaves=leaves,
+                compiling=base.compiling,
+            )
         if conflict.module:
             forced = _of_same_class(model, conflict.module)
-            demoted |= {path: f"its recordings differ: {conflict.what}" for path in forced}
+            demoted |= dict.fromkeys(forced, f"its recordings differ: {conflict.what}")
             leaves = replace(leaves, forced=leaves.forced | forced)
         elif conflict.variant.batch_size is not None:
             frees_batch = False
@@ -80,9 +94,8 @@ def _base_run(model: nn.Module, example: Example, leaves: Leaves) -> Run:
     if second.refused is None:
         return second
     raise CaptureError(
-        f"{first.refused}. A pipeline cannot cut what it cannot write down. Move that line into a module of its own "
-        "(which is then called whole), or change it so that it keeps to tensor operations; to keep a larger part whole, "
-        "pass its class or name as leaf=."
+        f"{first.refused}. A pipeline cannot cut what it cannot write down. Change that line so "
+        "that it keeps to tensor operations, or move it into a module of its own, which is then called whole."
     )
 
 
@@ -151,7 +164,7 @@ def _fix_batch_size(graph: fx.Graph, batch_size: int) -> None:
 def remove_unread(graph: fx.Graph) -> None:
     """Remove what is computed and never read, unless it changes memory, draws random numbers or is a module."""
     for node in reversed(list(graph.nodes)):
-        is_computed = node.op in ("call_function", "call_method", "get_attr")
-        if is_computed and not node.users and not node.is_impure() and not note_of(node).writes:
-            if not is_random(node.target):
-                graph.erase_node(node)
+        if node.users or node.op not in ("call_function", "call_method", "get_attr"):
+            continue
+        if not node.is_impure() and not note_of(node).writes and not is_random(node.target):
+            graph.erase_node(node)

@@ -1,8 +1,9 @@
-"""Calls of torch functions are told apart: those that make tensors, those that ask for metadata, those that read values."""
+"""Calls of torch functions are told apart: those to write down, those that ask for metadata, those that read values."""
 
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -12,20 +13,24 @@ from autopipe.recorder import glue
 from autopipe.recorder.example import tensors
 from autopipe.recorder.functions import function_name, method_name
 
-_SHAPE_QUERIES = frozenset(
+_SHAPE_QUERIES = (
     "size dim shape ndim numel nelement ndimension stride __len__ is_contiguous storage_offset is_same_size itemsize "
-    "nbytes".split()
+    "nbytes"
 )
-_QUERIES = _SHAPE_QUERIES | frozenset(
+_OTHER_QUERIES = (
     "dtype device layout requires_grad is_leaf grad_fn is_floating_point is_complex is_signed is_cuda is_cpu is_meta "
     "is_sparse is_sparse_csr is_quantized is_nested is_mkldnn is_mps is_xpu is_xla is_inference is_conj is_neg "
     "element_size get_device data_ptr _version name names has_names output_nr retains_grad __repr__ __format__ "
     "__hash__ type is_pinned is_shared _is_view _base is_vulkan is_ipu is_maia is_mtia is_hpu is_xpu volatile "
-    "result_type can_cast is_tensor is_storage __dir__ dim_order __sizeof__ _is_zerotensor is_coalesced".split()
+    "result_type can_cast is_tensor is_storage __dir__ dim_order __sizeof__ _is_zerotensor is_coalesced"
 )
-_VALUE_SHAPED = frozenset(
-    "nonzero argwhere unique unique_consecutive masked_select repeat_interleave bincount unique_dim".split()
-)
+_QUERIES = f"{_SHAPE_QUERIES} {_OTHER_QUERIES}"
+_VALUE_SHAPED = "nonzero argwhere unique unique_consecutive masked_select repeat_interleave bincount unique_dim"
+
+
+@cache
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +66,7 @@ class Call:
         if name == "__getitem__":
             index = args[1] if isinstance(args[1], (tuple, list)) else (args[1],)
             return any(isinstance(item, Tensor) and item.dtype in (torch.bool, torch.uint8) for item in index)
-        return name in _VALUE_SHAPED or (name == "where" and len(args) == 1)
+        return name in _words(_VALUE_SHAPED) or (name == "where" and len(args) == 1)
 
 
 def classify(function: Callable[..., Any], args: tuple[Any, ...]) -> Call | Query:
@@ -70,8 +75,8 @@ def classify(function: Callable[..., Any], args: tuple[Any, ...]) -> Call | Quer
     descriptor = getattr(function, "__self__", None)
     if name in ("__get__", "__set__", "__delete__") and descriptor is not None:
         return _property(name, getattr(descriptor, "__name__", "an attribute"))
-    if name in _QUERIES:
-        return Query(title=name, of_shape=name in _SHAPE_QUERIES)
+    if name in _words(_QUERIES):
+        return Query(title=name, of_shape=name in _words(_SHAPE_QUERIES))
     if name == "__setitem__":
         return Call(title="Tensor.__setitem__", target=glue.set_item, returns_target=True)
     if name == "__getitem__":
@@ -86,8 +91,8 @@ def classify(function: Callable[..., Any], args: tuple[Any, ...]) -> Call | Quer
 
 
 def _property(access: str, name: str) -> Call | Query:
-    if access == "__get__" and name in _QUERIES:
-        return Query(title=name, of_shape=name in _SHAPE_QUERIES)
+    if access == "__get__" and name in _words(_QUERIES):
+        return Query(title=name, of_shape=name in _words(_SHAPE_QUERIES))
     if access == "__get__" and name in ("T", "mT", "H", "mH", "real", "imag", "data"):
         return Call(title=f"Tensor.{name}", target=getattr, attribute=name)
     return Call(title=f"Tensor.{name}", refusal="a graph cannot hold reading or setting this attribute")

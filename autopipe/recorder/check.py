@@ -1,0 +1,223 @@
+"""A recorded graph is run beside the eager model on other data: outputs and gradients must be equal."""
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+
+from autopipe.errors import CaptureError
+from autopipe.recorder.example import Example, map_tensors, tensors, with_batch
+from autopipe.recorder.glue import grad_mode_kept
+from autopipe.recorder.run import run
+from autopipe.recorder.settling import Settled
+from autopipe.recorder.snapshot import preserved, random_state_kept
+
+RELATIVE_TOLERANCE = 1e-4
+ABSOLUTE_TOLERANCE = 1e-6
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What one forward and backward gave: named outputs, gradients by parameter, buffers afterwards."""
+
+    outputs: dict[str, Any]
+    gradients: dict[str, Tensor | None]
+    buffers: dict[str, Tensor]
+
+
+def check_recording(model: nn.Module, module: fx.GraphModule, example: Example, settled: Settled) -> None:
+    """Check that ``module`` computes what ``model`` does, also at another batch size where that is free.
+
+    Outputs, the gradient of every parameter and the buffers afterwards are compared: bit for bit, and where
+    the model itself is not reproducible within 1e-4. In the other of the modes train and eval, outputs are.
+
+    Raises
+    ------
+    CaptureError
+        If they differ: the message names what differs and the first node that does.
+    """
+    size = example.batch_size or 0
+    resized = with_batch(example, size + 2 if settled.batch_is_free else size)
+    for candidate in (shuffled(resized), resized):
+        expected = _try_outcome(model, candidate)
+        if expected is not None:
+            _compare(model, module, candidate, settled, expected, is_training=model.training)
+            break
+    if settled.mode_is_free:
+        with _mode(model, module, training=not model.training):
+            expected = _try_outcome(model, resized)
+            if expected is not None:
+                _compare(model, module, resized, settled, expected, is_training=model.training)
+
+
+def shuffled(example: Example) -> Example:
+    """Return other data in the image of the example: its samples rolled, and each turned around in dimension 1."""
+
+    def shuffle(tensor: Tensor) -> Tensor:
+        changed = tensor.detach()
+        if changed.dim() > 0 and changed.shape[0] == example.batch_size:
+            changed = changed.roll(1, 0)
+            changed = changed.flip(1) if changed.dim() > 1 else changed
+        return changed.clone().requires_grad_(tensor.requires_grad)
+
+    values = {name: map_tensors(value, shuffle) for name, value in example.values.items()}
+    return dataclasses.replace(example, values=values)
+
+
+def _compare(
+    model: nn.Module,
+    module: fx.GraphModule,
+    example: Example,
+    settled: Settled,
+    expected: Outcome,
+    *,
+    is_training: bool,
+) -> None:
+    with preserved(model):
+        found = _outcome(model, module, example)
+    difference = _difference(expected, found, exact=True)
+    if difference is None:
+        return
+    again = _try_outcome(model, example)
+    if again is None or _difference(expected, again, exact=True) is not None:
+        difference = _difference(expected, found, exact=False)
+    if difference is None:
+        return
+    with preserved(model):
+        culprit = _first_difference(model, module, example, settled)
+    mode = "training" if is_training else "evaluation"
+    raise CaptureError(
+        f"in {mode} mode the recorded graph of {type(model).__name__} does not compute what the model does: "
+        f"{difference}{culprit}. Training the graph would train another model. Pass the module concerned as leaf=, "
+        "so that it is called whole."
+    )
+
+
+@contextmanager
+def _mode(*modules: nn.Module, training: bool) -> Iterator[None]:
+    """Put modules into training or evaluation mode, and every one of their modules back at the end."""
+    flags = [(part, part.training) for module in modules for part in module.modules()]
+    try:
+        for module in modules:
+            module.train(training)
+        yield
+    finally:
+        for part, before in flags:
+            part.training = before
+
+
+def _try_outcome(model: nn.Module, example: Example) -> Outcome | None:
+    """Return the model's outcome; None if it does not take such data."""
+    with preserved(model):
+        try:
+            return _outcome(model, model, example)
+        except (RuntimeError, ValueError, TypeError, IndexError, KeyError, AssertionError):
+            return None
+
+
+def _outcome(model: nn.Module, module: nn.Module, example: Example) -> Outcome:
+    args, kwargs = with_batch(example, example.batch_size or 0).call_args()
+    if module is not model:
+        kwargs = {name: kwargs[key] for name, key in example.keywords.items() if key in kwargs}
+    inputs = [tensor for tensor in tensors((args, kwargs)) if tensor.requires_grad]
+    with grad_mode_kept():
+        output = module(*args, **kwargs)
+    outputs = dict(_named_parts(output, ""))
+    losses = [_weighted_sum(part) for part in outputs.values() if isinstance(part, Tensor) and part.requires_grad]
+    named: list[tuple[str, Tensor]] = [
+        (name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad
+    ]
+    named += [(f"argument {index}", tensor) for index, tensor in enumerate(inputs)]
+    gradients: Sequence[Tensor | None] = [None] * len(named)
+    if losses and named:
+        gradients = torch.autograd.grad(torch.stack(losses).sum(), [tensor for _, tensor in named], allow_unused=True)
+    return Outcome(
+        outputs=outputs,
+        gradients={name: gradient for (name, _), gradient in zip(named, gradients, strict=True)},
+        buffers={name: buffer.detach().clone() for name, buffer in model.named_buffers()},
+    )
+
+
+def _weighted_sum(output: Tensor) -> Tensor:
+    """Return a sum of all elements of ``output``, each with its own weight, so that every element is told apart."""
+    real = torch.view_as_real(output) if output.is_complex() else output
+    weights = torch.arange(real.numel(), device=real.device).reshape(real.shape).mul(0.7).cos().add(1.5)
+    return (real.float() * weights).sum()
+
+
+def _named_parts(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+    """Yield every part of a structured output under its path, its containers' classes among them."""
+    if isinstance(value, Tensor):
+        yield path, value
+        return
+    yield f"{path} (class)", type(value).__name__
+    if isinstance(value, dict):
+        items = [(f"{path}[{key!r}]", item) for key, item in value.items()]
+    elif isinstance(value, (tuple, list)):
+        items = [(f"{path}[{index}]", item) for index, item in enumerate(value)]
+    elif dataclasses.is_dataclass(value):
+        items = [(f"{path}.{field.name}", getattr(value, field.name)) for field in dataclasses.fields(value)]
+    else:
+        items = []
+        if isinstance(value, (bool, int, float, str)):
+            yield path, value
+    for name, item in items:
+        yield from _named_parts(item, name)
+
+
+def _difference(expected: Outcome, found: Outcome, *, exact: bool) -> str | None:
+    """Return what differs first, None if nothing does."""
+    for what, mine, theirs in (
+        ("output", expected.outputs, found.outputs),
+        ("the gradient of", expected.gradients, found.gradients),
+        ("buffer", expected.buffers, found.buffers),
+    ):
+        for name in {**mine, **theirs}:
+            if name not in mine or name not in theirs or not _equal(mine[name], theirs[name], exact=exact):
+                return f"{what} {name} differs"
+    return None
+
+
+def _equal(expected: Any, found: Any, *, exact: bool) -> bool:
+    if not isinstance(expected, Tensor) or not isinstance(found, Tensor):
+        return type(expected) is type(found) and bool(expected == found)
+    if expected.shape != found.shape or expected.dtype != found.dtype:
+        return False
+    relative, absolute = (0.0, 0.0) if exact else (RELATIVE_TOLERANCE, ABSOLUTE_TOLERANCE)
+    return torch.allclose(expected.detach(), found.detach(), rtol=relative, atol=absolute, equal_nan=True)
+
+
+class _Found(Exception):
+    """Raised at the first node whose value differs."""
+
+
+class _Comparison(fx.Interpreter):
+    def __init__(self, module: fx.GraphModule, values: dict[str, Tensor]) -> None:
+        super().__init__(module)
+        self.values = values
+
+    def run_node(self, n: fx.Node) -> Any:
+        result = super().run_node(n)
+        expected = self.values.get(n.name)
+        if expected is not None and not _equal(expected, result, exact=True):
+            raise _Found(f"{n.name} ({n.op} of {n.target})")
+        return result
+
+
+def _first_difference(model: nn.Module, module: fx.GraphModule, example: Example, settled: Settled) -> str:
+    """Return a phrase that names the first node whose value is not the model's; empty if none is found."""
+    with random_state_kept():
+        values = run(
+            model, with_batch(example, example.batch_size or 0), settled.leaves, compiling=settled.compiling, keep=True
+        ).values
+    args = list(with_batch(example, example.batch_size or 0).values.values())
+    try:
+        with preserved(model), grad_mode_kept():
+            _Comparison(module, values).run(*args)
+    except _Found as found:
+        return f"; the first node that differs is {found}"
+    return ""
