@@ -10,6 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor, nn
 
 from autopipe.errors import InputError
@@ -69,11 +70,11 @@ def load(spec: str) -> Any:
         path = Path(place)
         if not path.is_file():
             raise InputError(f"there is no file {place}: check the path, or {FORM}.")
-        module = _guarded(lambda: _import_file(path), f"importing {place}")
+        module = guarded(lambda: _import_file(path), f"importing {place}")
     else:
         if os.getcwd() not in sys.path:
             sys.path.insert(0, os.getcwd())
-        module = _guarded(lambda: importlib.import_module(place), f"importing {place}")
+        module = guarded(lambda: importlib.import_module(place), f"importing {place}")
     found: Any = module
     for part in name.split("."):
         if not hasattr(found, part):
@@ -81,6 +82,25 @@ def load(spec: str) -> Any:
             raise InputError(f"{place} has no {name!r}; it has {', '.join(public[:12]) or 'no function at all'}.")
         found = getattr(found, part)
     return found
+
+
+def guarded(action: Callable[[], Any], what: str) -> Any:
+    """Return what ``action``, the user's code, returns.
+
+    Raises
+    ------
+    InputError
+        If it raises; the message holds the user's file and line, not one inside torch.
+    """
+    try:
+        return action()
+    except InputError:
+        raise
+    except Exception as error:
+        ours, torchs = __file__, os.path.dirname(torch.__file__)
+        frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith((ours, torchs))]
+        place = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
+        raise InputError(f"{what} failed: {type(error).__name__}: {error}{place}.") from error
 
 
 def _import_file(path: Path) -> ModuleType:
@@ -100,19 +120,7 @@ def _call(factory: Any, spec: str) -> Any:
         return factory
     if not callable(factory):
         raise InputError(f"{spec} is {_describe(factory)}: name a function without arguments that returns a model.")
-    return _guarded(factory, f"calling {spec}()")
-
-
-def _guarded(action: Callable[[], Any], what: str) -> Any:
-    """Run the user's code; what it raises becomes a sentence with the place it was raised at."""
-    try:
-        return action()
-    except InputError:
-        raise
-    except Exception as error:
-        frames = traceback.extract_tb(error.__traceback__)
-        place = f" ({frames[-1].filename}, line {frames[-1].lineno})" if len(frames) > 1 else ""
-        raise InputError(f"{what} failed: {type(error).__name__}: {error}{place}.") from error
+    return guarded(factory, f"calling {spec}()")
 
 
 def _describe(value: Any) -> str:

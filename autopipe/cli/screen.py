@@ -9,6 +9,7 @@ import click
 from rich.console import Console, RenderableType
 
 from autopipe.documents.files import Document, encode, save
+from autopipe.reporting.text import as_text
 
 
 class Screen:
@@ -30,14 +31,23 @@ class Screen:
 
     def show(self, renderable: RenderableType = "") -> None:
         """Show something to people."""
-        if not self._quiet:
+        if self._quiet:
+            return
+        if self._people.is_terminal:
             self._people.print(renderable, markup=False)
+        else:
+            click.echo(as_text(renderable, width=self.width), err=self._json, nl=False)
+
+    def say(self, line: str) -> None:
+        """Show a line to people as it is, never broken: it may hold a path."""
+        if not self._quiet:
+            click.echo(line, err=self._json)
 
     def deliver(self, document: Document, path: str | None) -> None:
         """Write ``document`` to ``path`` where one is given, and to stdout where the command said ``--json``."""
         if path is not None:
             save(document, path)
-            self.show(f"\nWritten to {path}.")
+            self.say(f"\nWritten to {path}.")
         if self._json:
             sys.stdout.write(encode(document).decode())
 

@@ -30,5 +30,5 @@ def command(plan_file: str, output: str | None, trace: str | None, as_json: bool
     screen.show(rank_table(plan))
     if trace is not None:
         write_whole(chrome_trace(timeline), trace)
-        screen.show(f"\nTrace written to {trace}.")
+        screen.say(f"\nTrace written to {trace}.")
     screen.deliver(timeline, output)

@@ -82,7 +82,7 @@ def prepare(
 
     from autopipe.cli.example import draw_all, dtype_of
     from autopipe.cli.loss import NEEDS_TARGET, resolve
-    from autopipe.cli.model import build
+    from autopipe.cli.model import build, guarded
 
     if loss in NEEDS_TARGET and target is None:
         raise click.UsageError(f"--loss {loss} compares the output with a target: add --target SHAPE[:DTYPE[<HIGH]].")
@@ -105,7 +105,11 @@ def prepare(
         torch.Tensor, lambda tensor: tensor.to(where), (args, kwargs, targets)
     )
     loss_fn = built.loss_fn if loss is None else resolve(loss)
-    return Subject(model.to(where), args, kwargs, targets[0] if targets else None, loss_fn)
+    model = model.to(where)
+    # What the model raises by itself is the user's to mend, and is said so before anything is measured.
+    with torch.no_grad():
+        guarded(lambda: model(*args, **kwargs), f"calling {spec} on its example")
+    return Subject(model, args, kwargs, targets[0] if targets else None, loss_fn)
 
 
 def measure(

@@ -12,6 +12,7 @@ from autopipe.reporting.columns import add_figures, add_words, bytes_scale, plai
 from autopipe.units import format_bytes, format_share, format_time
 
 HEAVIEST = 12
+WEIGHTY_SHARE = 0.01
 NOISY_SHARE = 0.05
 LOADED_SHARE = 0.10
 
@@ -142,14 +143,19 @@ def _remarks(profile: Profile, index: int) -> list[Text]:
                 f"The layers add up to {format_time(whole.layers_ns)}, the unsplit step takes "
                 f"{format_time(whole.step_ns)} ({100 * difference:+.1f} %)."
             )
-    noisy = [
+    total = sum(layer.costs[index].forward_ns + layer.costs[index].backward_ns for layer in profile.layers)
+    spreads = [
         (_relative_mad(layer.costs[index]), layer.name)
         for layer in profile.layers
         if layer.costs[index].forward_spread is not None
+        and layer.costs[index].forward_ns + layer.costs[index].backward_ns >= WEIGHTY_SHARE * total
     ]
-    if noisy:
-        worst, name = max(noisy)
-        remarks.append(f"Medians; the largest relative deviation (MAD) is {format_share(worst)}, of {name}.")
+    if spreads:
+        worst, name = max(spreads)
+        remarks.append(
+            f"Medians; among layers of at least {format_share(WEIGHTY_SHARE)} of the time the largest relative "
+            f"deviation (MAD) is {format_share(worst)}, of {name}."
+        )
         if worst > NOISY_SHARE:
             remarks[-1] += " That is much: profile again on a quiet machine."
     if profile.foreign_load is not None and profile.foreign_load > LOADED_SHARE:

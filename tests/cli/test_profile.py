@@ -52,7 +52,7 @@ def test_a_factory_in_a_file_that_brings_its_example_needs_no_options(
     assert run(["profile", f"{path}:ready", "--budget", "0.1", "-o", str(output)]) == 0
     captured = capsys.readouterr()
     assert "Layers, heaviest first" in captured.out
-    assert f"Written to {output}" in captured.out.replace("\n", "")
+    assert f"Written to {output}" in captured.out
     # The user's own print does not mix with the command's output.
     assert "importing the model" not in captured.out
     assert "importing the model" in captured.err

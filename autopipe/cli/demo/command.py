@@ -44,7 +44,7 @@ def command(steps: int, keep: str | None, quiet: bool) -> None:
         reports = _compare(folder, plan, losses, screen)
         equal = _prove(plan, losses, reports, screen)
     if keep is not None:
-        screen.show(f"\nprofile.json, plan.json and timeline.json are in {keep}.")
+        screen.say(f"\nprofile.json, plan.json and timeline.json are in {keep}.")
     if not equal:
         raise StepError("the pipeline's numbers differ from the plain model's: see above. This is a bug; report it.")
 
