@@ -23,7 +23,7 @@ from autopipe.profiler.footprint import Footprint, measure_footprint
 from autopipe.profiler.layers import Chain, Example, pieces_of
 from autopipe.profiler.load import ForeignLoad
 from autopipe.profiler.loss import choose_loss
-from autopipe.profiler.optimizer import OptimizerMeter
+from autopipe.profiler.optimizer import OptimizerMeter, parse_optimizer
 from autopipe.profiler.rounds import measure_times
 from autopipe.profiler.timer import Progress, choose_clock
 from autopipe.recorder import Recording, record
@@ -86,18 +86,29 @@ def measure(
     example = Example((args,) if isinstance(args, Tensor) else tuple(args), dict(kwargs or {}), target)
     if budget_s < 0:
         raise InputError(f"a budget of {budget_s} s is no time: give at least 0, for a single round.")
+    parse_optimizer(optimizer)
     if recording is None:
         recording = record(model, example.args, example.kwargs)
     sizes = _sizes(micro_batches, batch_of(example), recording.graph)
-    with preserved(model):
+    with preserved(model), torch.enable_grad():
         _allocate_gradients(model)
-        return _measure(model, example, recording, sizes, loss_fn, optimizer, budget_s, progress)
+        return _measure(
+            model,
+            example,
+            recording,
+            sizes=sizes,
+            loss_fn=loss_fn,
+            optimizer=optimizer,
+            budget_s=budget_s,
+            progress=progress,
+        )
 
 
 def _measure(
     model: nn.Module,
     example: Example,
     recording: Recording,
+    *,
     sizes: tuple[int, ...],
     loss_fn: LossFunction | None,
     optimizer: str,

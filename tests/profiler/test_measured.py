@@ -186,6 +186,21 @@ def test_a_size_that_the_model_cannot_take_is_named() -> None:
         measure(model, (torch.randn(4, 6),), micro_batches=(1, 4), budget_s=0)
 
 
+def test_a_misspelt_optimizer_is_refused_before_anything_runs() -> None:
+    class NeverRun(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            raise AssertionError("it ran")
+
+    with pytest.raises(InputError, match="adamx"):
+        measure(NeverRun(2, 2), (torch.randn(4, 2),), optimizer="adamx", budget_s=0)
+
+
+def test_gradients_are_measured_where_they_are_switched_off() -> None:
+    with torch.no_grad():
+        profile = profile_of("gpt", micro_batches=(2,))
+    assert sum(layer.costs[0].backward_ns for layer in profile.layers) > 0
+
+
 def test_a_model_without_anything_to_train_is_refused() -> None:
     with pytest.raises(ProfileError, match="no parameter"):
         measure(nn.Linear(2, 2).requires_grad_(False), (torch.randn(4, 2),), budget_s=0)
