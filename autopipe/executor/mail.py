@@ -24,7 +24,7 @@ class Mail:
     Attributes
     ----------
     peak_outputs : int
-        The most messages held at once because they had not left.
+        The most outputs of stages held at once because they had not left.
     peak_receive_buffers : int
         The most messages for which a buffer was held at once: posted, arrived, or in use by a stage.
     """
@@ -76,7 +76,8 @@ class Mail:
             self._inbox[message] = values
         else:
             self._outbox[message] = values
-            self.peak_outputs = max(self.peak_outputs, len(self._outbox))
+            held = sum(not other.backward for other in self._outbox)
+            self.peak_outputs = max(self.peak_outputs, held)
 
     def take(self, message: Message) -> list[Any] | None:
         """Return the values of a message that has arrived; None if its sender could not make them."""

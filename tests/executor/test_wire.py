@@ -20,7 +20,9 @@ def test_plain_values_come_out_as_they_went_in(values: list[object]) -> None:
         assert copy == value or (isinstance(value, float) and math.isnan(value) and math.isnan(copy))
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.uint8, torch.bool, torch.complex64])
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.bfloat16, torch.int64, torch.uint8, torch.bool, torch.complex64]
+)
 def test_a_buffer_has_the_senders_shape_and_dtype(dtype: torch.dtype) -> None:
     tensor = torch.zeros(3, 0, 5, dtype=dtype)
     specs = decode_specs(encode_specs(describe([tensor], origin="a message")))

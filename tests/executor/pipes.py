@@ -1,0 +1,40 @@
+"""Pipelines of the test models over thread-ranks, in one line."""
+
+import copy
+from typing import Any
+
+import torch
+from torch import nn
+
+from autopipe.executor.build import Layout
+from autopipe.executor.pipeline import Pipeline
+from autopipe.recorder import record
+from tests.reference import even_bounds
+
+
+def thread_pipe(
+    model: nn.Module,
+    example: tuple[Any, ...],
+    *,
+    stages: int,
+    micro_batches: int,
+    loss_fn: Any = None,
+    schedule: str = "1f1b",
+    bounds: tuple[int, ...] | None = None,
+) -> Pipeline:
+    """Return ``model`` as a pipeline of ``stages`` thread-ranks, cut evenly unless ``bounds`` say otherwise."""
+    recording = record(model, example)
+    layout = Layout(
+        bounds=bounds or even_bounds(len(recording.graph.layers), stages),
+        stage_ranks=tuple(range(stages)),
+        schedule=schedule,
+        micro_batches=micro_batches,
+    )
+    return Pipeline(recording.module, recording.graph, layout, loss_fn=loss_fn, ranks=stages)
+
+
+def twins(build: Any, seed: int = 0) -> tuple[nn.Module, nn.Module]:
+    """Return two equal models."""
+    torch.manual_seed(seed)
+    model = build()
+    return model, copy.deepcopy(model)
