@@ -5,9 +5,10 @@ from typing import NamedTuple
 from rich.table import Table
 
 from autopipe.documents.plan import Plan
-from autopipe.documents.timeline import Lane, RankTimeline, Timeline
+from autopipe.documents.timeline import Timeline
 from autopipe.errors import MismatchError
 from autopipe.reporting.columns import add_figures, add_words, plain_table
+from autopipe.simulator.metrics import busy_ns
 from autopipe.units import format_bytes, format_time
 
 
@@ -47,11 +48,6 @@ def compare(plan: Plan, measured: Timeline) -> tuple[Pair, ...]:
         for index, rank in enumerate(measured.ranks)
     )
     return (Pair("step", plan.step_ns, measured.step_ns, "ns"), *busy, *peak)
-
-
-def busy_ns(rank: RankTimeline) -> int:
-    """Return the time that ``rank`` spent computing and in its optimizer."""
-    return sum(span.end_ns - span.start_ns for span in rank.spans if span.lane in (Lane.COMPUTE, Lane.OPTIMIZER))
 
 
 def comparison_table(pairs: tuple[Pair, ...]) -> Table:

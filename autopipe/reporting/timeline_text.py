@@ -8,13 +8,14 @@ A box stands for an action and is as long as it took::
 
 from rich.text import Text
 
-from autopipe.documents.timeline import Lane, RankTimeline, Span, Timeline
+from autopipe.documents.timeline import Lane, RankTimeline, Timeline
 from autopipe.reporting.colours import stage_colour
 from autopipe.schedules.action import Action, Op
+from autopipe.simulator.metrics import busy_ns
 from autopipe.units import format_share, format_time
 
 NARROWEST = 10
-LEGEND = "F forward, B backward, then the number of the micro-batch; blank is idle.\nBusy share at the end."
+LEGEND = "F forward, B backward and the micro-batch's number, o optimizer, blank idle.\nBusy share at the end."
 
 
 def timeline_text(timeline: Timeline, *, width: int = 80, axis_ns: int | None = None) -> Text:
@@ -50,9 +51,8 @@ def timeline_text(timeline: Timeline, *, width: int = 80, axis_ns: int | None = 
 
 
 def busy_share(rank: RankTimeline, step_ns: int) -> float | None:
-    """Return the share of the step in which ``rank`` computes, its optimizer not counted; None for an empty step."""
-    busy = sum(span.end_ns - span.start_ns for span in rank.spans if span.lane is Lane.COMPUTE)
-    return busy / step_ns if step_ns else None
+    """Return the share of the step in which ``rank`` computes, its optimizer included; None for an empty step."""
+    return busy_ns(rank) / step_ns if step_ns else None
 
 
 def _row(rank: RankTimeline, columns: int, end_ns: int) -> Text:
@@ -67,7 +67,7 @@ def _row(rank: RankTimeline, columns: int, end_ns: int) -> Text:
             continue
         row.append(" " * (first - len(row.plain)))
         style = stage_colour(action.stage) if action is not None else "dim"
-        row.append(_box(span, action, last - first, several), style=style)
+        row.append(_box(action, last - first, several), style=style)
     row.append(" " * (columns - len(row.plain)))
     return row
 
@@ -76,9 +76,9 @@ def _column(time_ns: int, columns: int, end_ns: int) -> int:
     return min(round(time_ns * columns / end_ns), columns)
 
 
-def _box(span: Span, action: Action | None, width: int, several: bool) -> str:
+def _box(action: Action | None, width: int, several: bool) -> str:
     if action is None:
-        return span.label[:width].ljust(width, "o")
+        return "o" * width
     fill = "-" if action.op is Op.FORWARD else "="
     label = str(action) if several else f"{action.op}{action.micro_batch}"
     return (label if len(label) <= width else str(action.op)).ljust(width, fill)

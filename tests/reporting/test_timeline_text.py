@@ -44,6 +44,17 @@ def test_stage_numbers_are_shown_where_a_rank_has_several() -> None:
     assert rows(timeline, width=8 + 9 + 16) == ["rank 0 |F0.0----F2.0----| 100.0 %"]
 
 
+def test_the_optimizer_is_drawn_and_counts_as_busy() -> None:
+    half = MILLISECOND // 2
+    spans = (
+        Span(lane=Lane.COMPUTE, label="F0.0", start_ns=0, end_ns=half),
+        Span(lane=Lane.OPTIMIZER, label="optimizer", start_ns=half, end_ns=2 * half),
+    )
+    rank = RankTimeline(rank=0, spans=spans, peak_in_flight=1)
+    timeline = Timeline(source="measured", schedule="1f1b", micro_batches=1, step_ns=2 * half, ranks=(rank,))
+    assert rows(timeline, width=8 + 9 + 10) == ["rank 0 |F0---ooooo| 100.0 %"]
+
+
 def test_a_longer_axis_leaves_room_on_the_right() -> None:
     text = timeline_text(samples.timeline(2, 2), width=17 + 36, axis_ns=18 * MILLISECOND).plain
     assert text.splitlines()[1].startswith("rank 0 |F0F1    B0==  B1==                  |")
