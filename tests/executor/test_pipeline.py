@@ -1,6 +1,7 @@
 """What a user does around a step: accumulate, clip, evaluate, save, look at the timeline."""
 
 import copy
+import itertools
 from pathlib import Path
 
 import pytest
@@ -220,7 +221,7 @@ def test_the_timeline_shows_what_the_schedule_says() -> None:
     for rank, actions in zip(timeline.ranks, schedule.actions, strict=True):
         computed = [span for span in rank.spans if span.lane is Lane.COMPUTE]
         assert [span.label for span in computed] == [str(action) for action in actions]
-        assert all(a.end_ns <= b.start_ns for a, b in zip(computed, computed[1:], strict=False))
+        assert all(a.end_ns <= b.start_ns for a, b in itertools.pairwise(computed))
     assert timeline.step_ns == max(span.end_ns for rank in timeline.ranks for span in rank.spans)
 
 
