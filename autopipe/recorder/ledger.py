@@ -2,14 +2,14 @@
 
 import dataclasses
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
 
 from autopipe.recorder.functions import class_name
-from autopipe.recorder.notes import NOTE, Note, describe, note_of
+from autopipe.recorder.notes import NOTE, Note, describe, memory, note_of
 from autopipe.recorder.refusal import Unwritable
 
 _PLAIN = (bool, int, float, complex, str, torch.dtype, torch.device, torch.memory_format, torch.layout, type(...))
@@ -27,6 +27,7 @@ class Ledger:
         self._attributes = _tensor_names(model)
         self._makers: dict[int, list[fx.Node]] = {}
         self._alive: list[Any] = []
+        self.varying: frozenset[int] = frozenset()
         self.kept: dict[str, Tensor] | None = None
 
     def path(self, module: nn.Module) -> str | None:
@@ -80,6 +81,13 @@ class Ledger:
         """Return whether the shape of a tensor depends on values."""
         maker = self._maker(tensor)
         return maker is not None and note_of(maker).is_tainted
+
+    def is_constant(self, values: Sequence[Tensor]) -> bool:
+        """Return whether all ``values`` depend on neither inputs nor parameters nor chance."""
+        makers = [self._maker(value) for value in values]
+        if not all(maker is not None and note_of(maker).is_constant for maker in makers):
+            return False
+        return not any(memory(value) in self.varying for value in values)
 
     def argument(self, value: Any) -> Any:
         """Return what stands for ``value`` among a node's arguments.

@@ -11,6 +11,7 @@ from torch.overrides import TorchFunctionMode
 
 from autopipe.recorder import glue
 from autopipe.recorder.example import Example, tensors
+from autopipe.recorder.functions import is_random
 from autopipe.recorder.leaves import Leaves
 from autopipe.recorder.ledger import Ledger
 from autopipe.recorder.notes import NOTE, Note, describe, versions, written
@@ -230,8 +231,10 @@ class Recorder(TorchFunctionMode):
         call = classify(func, args)
         if isinstance(call, Query):
             return self._query(call, func, args, kwargs)
+        # What depends on neither inputs nor parameters is the same in every run: Python may read it.
+        is_constant = self.ledger.is_constant(tensors((args, kwargs)))
         try:
-            if call.target is None:
+            if call.target is None and not is_constant:
                 raise Unwritable(call.refusal)
             if torch.is_grad_enabled() != self.grad_enabled:
                 raise Unwritable("the grad mode was changed in a way that a graph cannot follow")
@@ -245,13 +248,23 @@ class Recorder(TorchFunctionMode):
         if result is None and not writes:
             return result
         if call.reads_values(result):
-            self.notice(f"{call.title} gives Python a value that is computed from tensors")
+            if not is_constant:
+                self.notice(f"{call.title} gives Python a value that is computed from tensors")
+            return result
+        if call.target is None:
+            self.notice(f"{call.title}: {call.refusal}")
             return result
         node = self._emit(call.op, call.target, *arguments)
-        if call.returns_target:
-            self._result(node, args[0], writes, (args, kwargs))
-            return result
-        return self._result(node, result, writes, (args, kwargs), tainted=call.is_value_shaped(args, result))
+        made = args[0] if call.returns_target else result
+        given = self._result(
+            node,
+            made,
+            writes,
+            (args, kwargs),
+            tainted=call.is_value_shaped(args, result),
+            constant=is_constant and not is_random(call.target),
+        )
+        return result if call.returns_target else given
 
     def _query(self, call: Query, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         result = func(*args, **kwargs)
@@ -271,13 +284,24 @@ class Recorder(TorchFunctionMode):
             node = self._emit("call_function", glue.enter_grad_mode, (enabled,))
             self.regions.append(("grad", node, not enabled))
 
-    def _result(self, node: fx.Node, result: Any, writes: frozenset[int], inputs: Any, *, tainted: bool = False) -> Any:
+    def _result(
+        self,
+        node: fx.Node,
+        result: Any,
+        writes: frozenset[int],
+        inputs: Any,
+        *,
+        tainted: bool = False,
+        constant: bool = False,
+    ) -> Any:
         """Learn what ``node`` made; a tensor that passed through unwritten comes back as another object."""
         passed = {id(tensor): tensor for tensor in tensors(inputs)}
         tainted = tainted or any(self.ledger.is_tainted(tensor) for tensor in passed.values())
         if isinstance(result, Tensor) and id(result) in passed and not writes:
             result = result.view_as(result)
-        note = replace(node.meta[NOTE], writes=writes, is_tainted=tainted)
+        if not constant:
+            self.ledger.varying |= writes
+        note = replace(node.meta[NOTE], writes=writes, is_tainted=tainted, is_constant=constant)
         node.meta[NOTE] = describe(note, result)
         for child, value in self.ledger.learn(result, node):
             self._guard(child, value, f"a result of {node.target}")

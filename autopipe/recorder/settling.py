@@ -14,6 +14,7 @@ from autopipe.recorder.overlay import Conflict, Variant, overlay
 from autopipe.recorder.run import Run, run
 
 _ROUNDS = 24
+_LARGE_SHARE = 1 / 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,15 +89,28 @@ def _base_run(model: nn.Module, example: Example, leaves: Leaves) -> Run:
     if first.rebinds:
         # Libraries set attributes up in the first call: only what a second call still rebinds counts.
         first = run(model, with_batch(example, example.batch_size or 0), leaves)
+    if first.refused is None and _share(model, first) <= _LARGE_SHARE:
+        return first
+    # Some libraries read no values when they believe to be compiled: worth it where much would be kept whole.
+    second = run(model, with_batch(example, example.batch_size or 0), leaves, compiling=True)
+    if second.refused is None and (first.refused is not None or _share(model, second) < _share(model, first)):
+        return second
     if first.refused is None:
         return first
-    second = run(model, with_batch(example, example.batch_size or 0), leaves, compiling=True)
-    if second.refused is None:
-        return second
     raise CaptureError(
         f"{first.refused}. A pipeline cannot cut what it cannot write down. Change that line so "
         "that it keeps to tensor operations, or move it into a module of its own, which is then called whole."
     )
+
+
+def _share(model: nn.Module, recorded: Run) -> float:
+    """Return the largest share of the parameters that is in one module which had to become a leaf."""
+    sizes = [_parameters(model.get_submodule(path)) for path in recorded.demoted]
+    return max(sizes, default=0) / max(_parameters(model), 1)
+
+
+def _parameters(module: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())
 
 
 def _batch_variant(model: nn.Module, example: Example, leaves: Leaves, base: Run) -> Run | None:
