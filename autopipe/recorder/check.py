@@ -2,18 +2,16 @@
 
 import dataclasses
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
 
-from autopipe.errors import CaptureError
 from autopipe.recorder.example import Example, map_tensors, tensors, with_batch
 from autopipe.recorder.glue import grad_mode_kept
-from autopipe.recorder.run import run
-from autopipe.recorder.settling import Settled
+from autopipe.recorder.notes import note_of
+from autopipe.recorder.settling import MODEL_ERRORS, Terms, mode_of
 from autopipe.recorder.snapshot import preserved, random_state_kept
 
 RELATIVE_TOLERANCE = 1e-4
@@ -29,30 +27,50 @@ class Outcome:
     buffers: dict[str, Tensor]
 
 
-def check_recording(model: nn.Module, module: fx.GraphModule, example: Example, settled: Settled) -> None:
-    """Check that ``module`` computes what ``model`` does, also at another batch size where that is free.
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """How a recorded graph differs from the model: a sentence, and the open module in which it first does.
 
-    Outputs, the gradient of every parameter and the buffers afterwards are compared: bit for bit; within 1e-4
-    where the model itself is not reproducible, or was recorded on its branch for compilers, whose sums
-    differ. In the other of the modes train and eval the same is done on the example.
-
-    Raises
-    ------
-    CaptureError
-        If they differ: the message names what differs and the first node that does.
+    ``is_of_batch`` tells that at the recorded batch size it does not.
     """
-    size = example.batch_size or 0
-    resized = with_batch(example, size + 2 if settled.batch_is_free else size)
-    for candidate in (shuffled(resized), resized):
-        expected = _try_outcome(model, candidate)
+
+    sentence: str
+    owner: str
+    is_of_batch: bool = False
+
+
+def find_difference(module: fx.GraphModule, terms: Terms) -> Difference | None:
+    """Return how ``module`` differs from the model it was recorded from; None if it computes the same.
+
+    Outputs, the gradient of every parameter and the buffers afterwards are compared, on other data, at another
+    batch size where that is free, and in both modes: bit for bit; within 1e-4 where the model itself is not
+    reproducible, or was recorded on its branch for compilers, whose sums differ.
+    """
+    size = terms.example.batch_size or 0
+    if terms.frees_batch:
+        resized = with_batch(terms.example, size + 2)
+        difference = _compare_some(module, terms, (shuffled(resized), resized))
+        if difference is not None:
+            is_of_batch = _compare_some(module, terms, (shuffled(terms.example), terms.example)) is None
+            return dataclasses.replace(difference, is_of_batch=is_of_batch)
+    else:
+        resized = terms.example
+        difference = _compare_some(module, terms, (shuffled(resized), resized))
+        if difference is not None:
+            return difference
+    if not terms.frees_mode:
+        return None
+    with mode_of(terms.model, module, training=not terms.model.training):
+        return _compare_some(module, terms, (resized,))
+
+
+def _compare_some(module: fx.GraphModule, terms: Terms, examples: Sequence[Example]) -> Difference | None:
+    """Compare on the first of ``examples`` that the model takes."""
+    for example in examples:
+        expected = _try_outcome(terms.model, example)
         if expected is not None:
-            _compare(model, module, candidate, settled, expected, is_training=model.training)
-            break
-    if settled.mode_is_free:
-        with _mode(model, module, training=not model.training):
-            expected = _try_outcome(model, resized)
-            if expected is not None:
-                _compare(model, module, resized, settled, expected, is_training=model.training)
+            return _compare(module, terms, example, expected)
+    return None
 
 
 def shuffled(example: Example) -> Example:
@@ -69,46 +87,31 @@ def shuffled(example: Example) -> Example:
     return dataclasses.replace(example, values=values)
 
 
-def _compare(
-    model: nn.Module,
-    module: fx.GraphModule,
-    example: Example,
-    settled: Settled,
-    expected: Outcome,
-    *,
-    is_training: bool,
-) -> None:
-    with preserved(model):
-        found = _outcome(model, module, example)
-    difference = _difference(expected, found, exact=True)
-    if difference is None:
-        return
-    again = None if settled.compiling else _try_outcome(model, example)
-    if again is None or _difference(expected, again, exact=True) is not None:
-        difference = _difference(expected, found, exact=False)
-    if difference is None:
-        return
-    with preserved(model):
-        culprit = _first_difference(model, module, example, settled)
-    mode = "training" if is_training else "evaluation"
-    raise CaptureError(
-        f"in {mode} mode the recorded graph of {type(model).__name__} does not compute what the model does: "
-        f"{difference}{culprit}. Training the graph would train another model. Pass the module concerned as leaf=, "
-        "so that it is called whole."
-    )
-
-
-@contextmanager
-def _mode(*modules: nn.Module, training: bool) -> Iterator[None]:
-    """Put modules into training or evaluation mode, and every one of their modules back at the end."""
-    flags = [(part, part.training) for module in modules for part in module.modules()]
+def _compare(module: fx.GraphModule, terms: Terms, example: Example, expected: Outcome) -> Difference | None:
+    model = terms.model
     try:
-        for module in modules:
-            module.train(training)
-        yield
-    finally:
-        for part, before in flags:
-            part.training = before
+        with preserved(model):
+            found = _outcome(model, module, example)
+        difference = _first_unequal(expected, found, exact=True)
+        if difference is not None:
+            again = None if terms.compiling else _try_outcome(model, example)
+            if again is None or _first_unequal(expected, again, exact=True) is not None:
+                difference = _first_unequal(expected, found, exact=False)
+    except MODEL_ERRORS as error:
+        difference = f"it fails with {type(error).__name__}: {error}"
+    if difference is None:
+        return None
+    with preserved(model):
+        culprit, owner = _first_unequal_node(module, terms, example)
+    mode = "training" if model.training else "evaluation"
+    return Difference(
+        sentence=(
+            f"in {mode} mode the recorded graph of {type(model).__name__} does not compute what the model does: "
+            f"{difference}{culprit}. Training the graph would train another model. Pass the module concerned as "
+            "leaf=, so that it is called whole."
+        ),
+        owner=owner,
+    )
 
 
 def _try_outcome(model: nn.Module, example: Example) -> Outcome | None:
@@ -116,7 +119,7 @@ def _try_outcome(model: nn.Module, example: Example) -> Outcome | None:
     with preserved(model):
         try:
             return _outcome(model, model, example)
-        except (RuntimeError, ValueError, TypeError, IndexError, KeyError, AssertionError):
+        except MODEL_ERRORS:
             return None
 
 
@@ -170,7 +173,7 @@ def _named_parts(value: Any, path: str) -> Iterator[tuple[str, Any]]:
         yield from _named_parts(item, name)
 
 
-def _difference(expected: Outcome, found: Outcome, *, exact: bool) -> str | None:
+def _first_unequal(expected: Outcome, found: Outcome, *, exact: bool) -> str | None:
     """Return what differs first, None if nothing does."""
     for what, mine, theirs in (
         ("output", expected.outputs, found.outputs),
@@ -195,6 +198,10 @@ def _equal(expected: Any, found: Any, *, exact: bool) -> bool:
 class _Found(Exception):
     """Raised at the first node whose value differs."""
 
+    def __init__(self, node: fx.Node) -> None:
+        super().__init__(node.name)
+        self.node = node
+
 
 class _Comparison(fx.Interpreter):
     def __init__(self, module: fx.GraphModule, values: dict[str, Tensor]) -> None:
@@ -202,23 +209,27 @@ class _Comparison(fx.Interpreter):
         self.values = values
 
     def run_node(self, n: fx.Node) -> Any:
-        result = super().run_node(n)
+        try:
+            result = super().run_node(n)
+        except MODEL_ERRORS:
+            raise _Found(n) from None
         expected = self.values.get(n.name)
         if expected is not None and not _equal(expected, result, exact=True):
-            raise _Found(f"{n.name} ({n.op} of {n.target})")
+            raise _Found(n)
         return result
 
 
-def _first_difference(model: nn.Module, module: fx.GraphModule, example: Example, settled: Settled) -> str:
-    """Return a phrase that names the first node whose value is not the model's; empty if none is found."""
-    with random_state_kept():
-        values = run(
-            model, with_batch(example, example.batch_size or 0), settled.leaves, compiling=settled.compiling, keep=True
-        ).values
-    args = list(with_batch(example, example.batch_size or 0).values.values())
+def _first_unequal_node(module: fx.GraphModule, terms: Terms, example: Example) -> tuple[str, str]:
+    """Return a phrase that names the first node whose value is not the model's, and its open module; else ("", "")."""
     try:
-        with preserved(model), grad_mode_kept():
-            _Comparison(module, values).run(*args)
+        with random_state_kept():
+            recorded = terms.run(example, keep=True)
+        with preserved(terms.model), grad_mode_kept():
+            _Comparison(module, recorded.values).run(*with_batch(example, example.batch_size or 0).values.values())
     except _Found as found:
-        return f"; the first node that differs is {found}"
-    return ""
+        owners = {node.name: note_of(node).owner for node in recorded.graph.nodes}
+        node = found.node
+        return f"; the first node that differs is {node.name} ({node.op} of {node.target})", owners.get(node.name, "")
+    except MODEL_ERRORS:
+        pass  # The search for a culprit is a courtesy: the difference itself is reported all the same.
+    return "", ""

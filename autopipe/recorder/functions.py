@@ -21,9 +21,12 @@ _OPERATORS = (
     "mul ne neg not_ or_ pos pow sub truediv xor"
 )
 _FACTORIES = (
-    "arange as_tensor bartlett_window blackman_window complex empty empty_strided eye full hamming_window "
-    "hann_window kaiser_window linspace logspace ones polar rand randint randn randperm range scalar_tensor "
-    "tensor tril_indices triu_indices zeros"
+    "arange as_strided as_tensor asarray bartlett_window blackman_window complex empty empty_permuted empty_strided eye "
+    "fill full hamming_window hann_window kaiser_window linspace logspace normal ones polar rand rand_like randint "
+    "randint_like randn randn_like randperm range scalar_tensor tensor tril_indices triu_indices vander zeros"
+)
+_ACTIVATIONS = (
+    "celu_ elu_ hardsigmoid hardswish hardtanh_ leaky_relu_ relu_ rrelu_ selu_ sigmoid tanh threshold_ upsample"
 )
 _GLUE = "choose set_item enter_grad_mode exit_grad_mode enter_autocast exit_autocast expect expect_size"
 _FORBIDDEN_METHODS = "apply_ backward map_ map2_ numpy register_hook share_memory_ storage untyped_storage"
@@ -130,6 +133,8 @@ def _named_functions() -> Iterator[tuple[str, Callable[..., Any]]]:
     overridable = {f for functions in torch.overrides.get_overridable_functions().values() for f in functions}
     for name in _FACTORIES.split():
         yield f"torch.{name}", getattr(torch, name)
+    for name in _ACTIVATIONS.split():
+        yield f"torch.nn.functional.{name}", getattr(functional, name)
     for prefix, namespace in (
         ("torch", torch),
         ("torch.nn.functional", functional),

@@ -1,7 +1,7 @@
 """The nodes of a recorded graph are grouped into layers: one per module with weights, cheap glue fused to it."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -11,6 +11,11 @@ from torch import fx, nn
 from autopipe.recorder.cuts import Cuts, find_cuts
 from autopipe.recorder.notes import note_of
 from autopipe.recorder.overlay import FLAG
+
+_PRODUCTS = (
+    "linear bilinear matmul __rmatmul__ mm bmm addmm baddbmm mv einsum tensordot embedding embedding_bag conv1d "
+    "conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d multi_head_attention_forward"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +35,7 @@ def group_layers(graph: fx.Graph, model: nn.Module) -> tuple[Group, ...]:
     equal, at the edge of an open module, else as late as possible.
     """
     cuts = find_cuts(graph)
-    anchors = [place for place, node in enumerate(cuts.steps) if _is_heavy(node, model)]
+    anchors = _anchors(graph, cuts, model)
     starts = [0]
     for before, after in pairwise(anchors):
         places = [place for place in range(before + 1, after + 1) if cuts.is_legal[place]]
@@ -47,13 +52,32 @@ def _preference(cuts: Cuts, place: int) -> tuple[int, bool, int]:
     return cuts.bytes[place], is_inside, -place
 
 
-def _is_heavy(node: fx.Node, model: nn.Module) -> bool:
-    """Return whether a node has weights of more than one dimension (a scale or a norm is glue)."""
-    if node.op == "call_module":
-        if str(node.target).rpartition(".")[2] == FLAG:
-            return False
-        return any(parameter.dim() > 1 for parameter in model.get_submodule(str(node.target)).parameters())
-    return any(source.op == "get_attr" and len(note_of(source).shape or ()) > 1 for source in node.all_input_nodes)
+def _anchors(graph: fx.Graph, cuts: Cuts, model: nn.Module) -> list[int]:
+    """Return the places of the nodes with weights: no layer holds two of them if a cut between them is legal."""
+    weights: set[fx.Node] = set()
+    anchors = []
+    for node in graph.nodes:
+        sources = node.all_input_nodes
+        if node.op == "get_attr" or (sources and all(source in weights for source in sources)):
+            weights.add(node)
+        elif _has_matrix(node, model) or (_is_product(node) and any(source in weights for source in sources)):
+            anchors.append(node)
+    if len(anchors) < 2:
+        anchors = [node for node in cuts.steps if node.op == "call_module" or _is_product(node)]
+    places = {node: place for place, node in enumerate(cuts.steps)}
+    return [places[node] for node in anchors]
+
+
+def _is_product(node: fx.Node) -> bool:
+    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+    return node.op in ("call_function", "call_method") and name.rstrip("_") in _PRODUCTS.split()
+
+
+def _has_matrix(node: fx.Node, model: nn.Module) -> bool:
+    """Return whether a module has weights of more than one dimension (a norm or a scale is glue)."""
+    if node.op != "call_module" or str(node.target).rpartition(".")[2] == FLAG:
+        return False
+    return any(parameter.dim() > 1 for parameter in model.get_submodule(str(node.target)).parameters())
 
 
 def _give_each_its_own_attributes(graph: fx.Graph, spans: Sequence[Sequence[fx.Node]]) -> None:
@@ -131,11 +155,18 @@ def _title(
     return f"{owner}.{function}" if owner else function, function
 
 
-def _weight(node: fx.Node, model: nn.Module) -> tuple[int, int]:
-    is_flag = node.op == "call_module" and str(node.target).rpartition(".")[2] == FLAG
-    if node.op == "call_module" and not is_flag:
-        return sum(parameter.numel() for parameter in model.get_submodule(str(node.target)).parameters()), 1
-    return sum(note_of(source).bytes for source in node.all_input_nodes if source.op == "get_attr"), 0
+def _weight(node: fx.Node, model: nn.Module) -> tuple[bool, int]:
+    """Return how much a node stands for its layer: products and modules first, then by size of their weights."""
+    if node.op == "call_module":
+        is_flag = str(node.target).rpartition(".")[2] == FLAG
+        return not is_flag, 0 if is_flag else _numel(model.get_submodule(str(node.target)).parameters())
+    return _is_product(node), sum(
+        note_of(source).bytes // 4 for source in node.all_input_nodes if source.op == "get_attr"
+    )
+
+
+def _numel(parameters: Iterable[nn.Parameter]) -> int:
+    return sum(parameter.numel() for parameter in parameters)
 
 
 def _likeness(nodes: Sequence[fx.Node], model: nn.Module) -> str:

@@ -2,7 +2,7 @@
 
 import dataclasses
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -15,16 +15,33 @@ from autopipe.recorder.refusal import Unwritable
 _PLAIN = (bool, int, float, complex, str, torch.dtype, torch.device, torch.memory_format, torch.layout, type(...))
 
 
+TensorNames = Mapping[int, str]
+
+LARGEST_CONSTANT = 1024
+
+
+def tensor_names(model: nn.Module) -> TensorNames:
+    """Return the name of every parameter, buffer and plain tensor attribute by identity, parameters first."""
+    names: dict[int, str] = {}
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        names.setdefault(id(tensor), name)
+    for path, module in model.named_modules():
+        for attribute, value in vars(module).items():
+            if isinstance(value, Tensor):
+                names.setdefault(id(value), f"{path}.{attribute}" if path else attribute)
+    return names
+
+
 class Ledger:
     """What each tensor and module of one run is called in the graph."""
 
-    def __init__(self, model: nn.Module, graph: fx.Graph, note: Callable[[], Note]) -> None:
+    def __init__(self, model: nn.Module, graph: fx.Graph, names: TensorNames, note: Callable[[], Note]) -> None:
         self.graph = graph
         self._note = note
         self._model = model
         self._paths = {id(module): path for path, module in model.named_modules()}
         self._modules = dict(model.named_modules())
-        self._attributes = _tensor_names(model)
+        self._names = names
         self._makers: dict[int, list[fx.Node]] = {}
         self._alive: list[Any] = []
         self.varying: frozenset[int] = frozenset()
@@ -115,7 +132,7 @@ class Ledger:
             return value.item()
         if class_name(type(value)) is not None:
             return self._structure(value)
-        raise Unwritable(f"a value of type {type(value).__module__}.{type(value).__qualname__}")
+        raise Unwritable(f"is given a value of type {type(value).__module__}.{type(value).__qualname__}")
 
     def _structure(self, value: Any) -> fx.Node:
         kind = type(value)
@@ -131,15 +148,30 @@ class Ledger:
         maker = self._maker(tensor)
         if maker is not None:
             return maker
-        name = self._attributes.get(id(tensor))
-        if name is None:
-            shape = tuple(tensor.shape)
+        name = self._names.get(id(tensor))
+        if name is not None:
+            node = self.graph.create_node("get_attr", name)
+            node.meta[NOTE] = describe(self._note(), tensor)
+            return node
+        return self._constant(tensor)
+
+    def _constant(self, tensor: Tensor) -> fx.Node:
+        """Write a small tensor from nowhere down by value; recordings that disagree on it are not laid over."""
+        try:
+            is_small = not tensor.requires_grad and tensor.numel() <= LARGEST_CONSTANT
+            values = tensor.tolist() if is_small and tensor.layout is torch.strided else None
+        except RuntimeError:
+            # A tensor of a functorch transform has no values that Python could see.
+            values = None
+        if values is None:
             raise Unwritable(
-                f"a tensor of shape {shape} that no recorded operation made (it comes from numpy, another library or "
-                "a constant outside the model)"
+                f"is given a tensor of shape {tuple(tensor.shape)} that no recorded operation made: it comes from "
+                "numpy, another library, an attribute set meanwhile, or from outside the model"
             )
-        node = self.graph.create_node("get_attr", name)
+        keywords: dict[str, Any] = {"dtype": tensor.dtype, "device": tensor.device}
+        node = self.graph.create_node("call_function", torch.tensor, (values,), keywords)
         node.meta[NOTE] = describe(self._note(), tensor)
+        self._alive.append(tensor)
         return node
 
     def _maker(self, tensor: Tensor) -> fx.Node | None:
@@ -167,15 +199,3 @@ def _parts(value: Any) -> list[tuple[Any, Any, Callable[..., Any]]]:
 
 def _is_struct_sequence(value: Any) -> bool:
     return isinstance(value, tuple) and type(value).__module__ == "torch.return_types"
-
-
-def _tensor_names(model: nn.Module) -> dict[int, str]:
-    """Return the name of every parameter, buffer and plain tensor attribute by identity, parameters first."""
-    names: dict[int, str] = {}
-    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
-        names.setdefault(id(tensor), name)
-    for path, module in model.named_modules():
-        for attribute, value in vars(module).items():
-            if isinstance(value, Tensor):
-                names.setdefault(id(value), f"{path}.{attribute}" if path else attribute)
-    return names

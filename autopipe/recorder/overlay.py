@@ -1,5 +1,6 @@
 """Recordings of one model, at two batch sizes and in both modes, are laid over each other into one graph."""
 
+import math
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -62,9 +63,9 @@ def overlay(
     for variant in variants:
         for node, other in zip(nodes, variant.graph.nodes, strict=False):
             if node.op != other.op or node.target != other.target:
-                raise Conflict(variant, _deeper(node, other), f"{_text(node)} or {_text(other)}")
+                raise Conflict(variant, _deeper(node, other), f"{_text(node)} in one, {_text(other)} in the other")
         if len(nodes) != len(variant.graph.nodes):
-            raise Conflict(variant, "", f"{len(nodes)} or {len(variant.graph.nodes)} operations")
+            raise Conflict(variant, "", f"{len(nodes)} operations in one, {len(variant.graph.nodes)} in the other")
     others = [list(variant.graph.nodes) for variant in variants]
     merger = _Merger(graph, nodes, variants, batch_size, trains)
     for node, *twins in zip(nodes, *others, strict=True):
@@ -134,6 +135,8 @@ class _Merger:
         if source is not None:
             return self._read(node, source)
         factor, remainder = divmod(other - mine, self.other_size - self.batch_size)
+        if factor * self.batch_size != mine and (whole := self._whole(node, mine, other)) is not None:
+            return whole
         source = self._batch(node)
         if remainder or source is None:
             raise self._resize_conflict(node, mine, other)
@@ -145,6 +148,15 @@ class _Merger:
             if offset:
                 size = self._emit(node, "call_function", operator.add, (size, offset))
         return size
+
+    def _whole(self, node: fx.Node, mine: int, other: int) -> fx.Node | None:
+        """Return a node for an integer that is the number of elements of a tensor that ``node`` reads."""
+        for source in node.all_input_nodes:
+            shapes = note_of(source).shape, note_of(self.resized[source]).shape if source in self.resized else None
+            if None not in shapes and tuple(math.prod(shape or ()) for shape in shapes) == (mine, other):
+                with self.graph.inserting_before(node):
+                    return self._emit(node, "call_method", "numel", (source,))
+        return None
 
     def _share(self, node: fx.Node, mine: float, other: float) -> fx.Node:
         """Return a node for a number that is inversely proportional to the batch size."""
@@ -190,7 +202,7 @@ class _Merger:
         return self._conflict(node, variant, mine, other)
 
     def _conflict(self, node: fx.Node, variant: Variant, mine: Any, other: Any) -> Conflict:
-        return Conflict(variant, note_of(node).owner, f"{node.target} is called with {mine!r} or {other!r}")
+        return Conflict(variant, note_of(node).owner, f"{_text(node)} is given {mine!r} in one, {other!r} in the other")
 
 
 def _alike(mine: Any, other: Any) -> bool:
@@ -201,7 +213,7 @@ def _alike(mine: Any, other: Any) -> bool:
 
 
 def _text(node: fx.Node) -> str:
-    return f"{node.op} of {node.target}"
+    return node.target if isinstance(node.target, str) else getattr(node.target, "__name__", str(node.target))
 
 
 def _deeper(node: fx.Node, other: fx.Node) -> str:

@@ -1,21 +1,26 @@
 """An ordinary model becomes a runnable fx module of its own submodules, and the document that describes it."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch import fx, nn
 
 from autopipe.documents.graph import Graph
+from autopipe.errors import CaptureError
 from autopipe.recorder.caches import no_generation_cache
-from autopipe.recorder.check import check_recording
+from autopipe.recorder.check import find_difference
 from autopipe.recorder.example import bind
+from autopipe.recorder.functions import is_random
 from autopipe.recorder.layers import group_layers
 from autopipe.recorder.leaves import Leaves
+from autopipe.recorder.notes import note_of
 from autopipe.recorder.rebuilding import rebuild
-from autopipe.recorder.settling import remove_unread, settle
+from autopipe.recorder.settling import settle, terms_of
 from autopipe.recorder.snapshot import preserved
 from autopipe.recorder.writing import write_document
+
+_ATTEMPTS = 8
 
 
 @dataclass(frozen=True)
@@ -59,14 +64,34 @@ def record(
     CaptureError
         If the model cannot be written down: the message names module, file, line and reason.
     """
-    example = bind(model, args, kwargs or {})
+    terms = terms_of(model, bind(model, args, kwargs or {}), Leaves(asked=tuple(leaf)))
     with no_generation_cache(model):
-        with preserved(model):
-            settled = settle(model, example, Leaves(asked=tuple(leaf)))
-        remove_unread(settled.graph)
-        groups = group_layers(settled.graph, model)
-        document = write_document(settled.graph, groups, model, batch_is_free=settled.batch_is_free)
-        module = rebuild(model, document)
-        if check:
-            check_recording(model, module, example, settled)
-    return Recording(module, document, settled.demoted)
+        for _ in range(_ATTEMPTS):
+            with preserved(model):
+                graph, terms = settle(terms)
+            remove_unread(graph)
+            groups = group_layers(graph, model)
+            document = write_document(graph, groups, model, batch_is_free=terms.frees_batch)
+            module = rebuild(model, document)
+            difference = find_difference(module, terms) if check else None
+            if difference is None:
+                return Recording(module, document, terms.demoted)
+            if difference.is_of_batch:
+                terms = replace(terms, frees_batch=False)
+            elif difference.owner:
+                terms = terms.with_leaf(difference.owner, f"its recording differs from it: {difference.sentence}")
+            else:
+                raise CaptureError(difference.sentence)
+    raise CaptureError(
+        f"the graph of {type(model).__name__} still differs from it after {_ATTEMPTS} recordings, each with more "
+        "modules called whole. Pass the module that draws random numbers or keeps state of its own as leaf=."
+    )
+
+
+def remove_unread(graph: fx.Graph) -> None:
+    """Remove what is computed and never read, unless it changes memory, draws random numbers or is a module."""
+    for node in reversed(list(graph.nodes)):
+        if node.users or node.op not in ("call_function", "call_method", "get_attr"):
+            continue
+        if not node.is_impure() and not note_of(node).writes and not is_random(node.target):
+            graph.erase_node(node)

@@ -1,12 +1,15 @@
 """What cannot be written down is named: the module, the file, the line, the Python expression, and why."""
 
+import inspect
 import linecache
 import os
+import re
 import sys
 from dataclasses import dataclass
 from types import FrameType
 
 import torch
+from torch import nn
 
 _OWN = os.path.dirname(os.path.abspath(__file__))
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__))
@@ -39,6 +42,22 @@ def refusal(module: str, reason: str) -> Refusal:
         return Refusal(module=module, reason=reason, file="", line=0, expression="")
     file, line = frame.f_code.co_filename, frame.f_lineno
     return Refusal(module=module, reason=reason, file=file, line=line, expression=_expression(frame))
+
+
+def refusal_of(module: nn.Module, title: str, reason: str, *, attribute: str | None = None) -> Refusal:
+    """Return a refusal that points at a module's forward, or at the line in its class that sets ``attribute``."""
+    try:
+        file = inspect.getsourcefile(type(module)) or ""
+        lines, first = inspect.getsourcelines(type(module).forward if attribute is None else type(module))
+    except (OSError, TypeError):
+        return Refusal(module=title, reason=reason, file="", line=0, expression="")
+    found = 0
+    if attribute is not None:
+        setting = re.compile(rf"\.{re.escape(attribute)}\b[^=]*(?<![=!<>])=(?!=)")
+        places = [number for number, line in enumerate(lines) if setting.search(line)]
+        # The last one: the first is usually where __init__ sets it up.
+        found = places[-1] if places else 0
+    return Refusal(module=title, reason=reason, file=file, line=first + found, expression=lines[found].strip())
 
 
 def _user_frame() -> FrameType | None:

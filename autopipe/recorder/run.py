@@ -13,10 +13,10 @@ from autopipe.recorder import glue
 from autopipe.recorder.example import Example, tensors
 from autopipe.recorder.functions import is_random
 from autopipe.recorder.leaves import Leaves
-from autopipe.recorder.ledger import Ledger
+from autopipe.recorder.ledger import Ledger, TensorNames
 from autopipe.recorder.notes import NOTE, Note, describe, versions, written
 from autopipe.recorder.patches import intercepted
-from autopipe.recorder.refusal import Refusal, Unwritable, refusal
+from autopipe.recorder.refusal import Refusal, Unwritable, refusal, refusal_of
 from autopipe.recorder.vocabulary import Query, classify
 
 
@@ -48,19 +48,29 @@ class Run:
     values: dict[str, Tensor]
 
 
-def run(model: nn.Module, example: Example, leaves: Leaves, *, compiling: bool = False, keep: bool = False) -> Run:
+def run(
+    model: nn.Module,
+    example: Example,
+    leaves: Leaves,
+    *,
+    names: TensorNames,
+    compiling: bool = False,
+    keep: bool = False,
+) -> Run:
     """Run ``model`` on ``example`` once and return what happened.
 
     Parameters
     ----------
     leaves : Leaves
         Which modules are called and which are entered.
+    names : mapping of int to str
+        `tensor_names` of the model as the user gave it.
     compiling : bool
         Tell open modules that they are being compiled, so that they take their export-safe branches.
     keep : bool
         Keep a copy of every tensor that a node makes, as it is at that moment.
     """
-    recorder = Recorder(model, leaves, compiling=compiling)
+    recorder = Recorder(model, leaves, names=names, compiling=compiling)
     recorder.ledger.kept = {} if keep else None
     args, kwargs = recorder.bind(example)
     with intercepted(recorder), recorder:
@@ -79,7 +89,7 @@ def run(model: nn.Module, example: Example, leaves: Leaves, *, compiling: bool =
 class Recorder(TorchFunctionMode):
     """Writes down the calls of torch functions and of modules while a model runs."""
 
-    def __init__(self, model: nn.Module, leaves: Leaves, *, compiling: bool) -> None:
+    def __init__(self, model: nn.Module, leaves: Leaves, *, names: TensorNames, compiling: bool) -> None:
         super().__init__()
         self.model = model
         self.leaves = leaves
@@ -87,7 +97,7 @@ class Recorder(TorchFunctionMode):
         self.graph = fx.Graph()
         self.demoted: dict[str, Refusal] = {}
         self.refused: Refusal | None = None
-        self.ledger = Ledger(model, self.graph, self._note)
+        self.ledger = Ledger(model, self.graph, names, self._note)
         self.frames: list[Frame] = []
         self.rebinds = False
         self.regions: list[tuple[str, fx.Node, Any]] = []
@@ -111,10 +121,13 @@ class Recorder(TorchFunctionMode):
             return original(module, *args, **kwargs)
         if path is None:
             return original(module, *args, **kwargs)
+        if isinstance(inner := getattr(module, "_orig_mod", None), nn.Module):
+            # What torch.compile would make of it hides every module inside: its original is recorded.
+            return inner(*args, **kwargs)
         if path and self.leaves.is_leaf(module, path):
             with self._silent():
                 return self._leaf(module, path, args, kwargs, original)
-        return self._open(module, path, args, kwargs, original)
+        return self._open(module, path, args, kwargs)
 
     def enter_autocast(self, region: torch.autocast) -> None:
         """Record the start of an autocast region."""
@@ -160,12 +173,12 @@ class Recorder(TorchFunctionMode):
         try:
             self.graph.output(self.ledger.argument(output))
         except Unwritable as error:
-            self.refused = refusal(self.ledger.title(""), f"its output cannot be written down: {error}")
+            self.refused = refusal_of(self.model, self.ledger.title(""), f"its output {error}")
             return
         for node in self.graph.nodes:
             node.meta.setdefault(NOTE, Note(owner="", is_value=False))
 
-    def _open(self, module: nn.Module, path: str, args: Any, kwargs: Any, original: Callable[..., Any]) -> Any:
+    def _open(self, module: nn.Module, path: str, args: Any, kwargs: Any) -> Any:
         mark = self.ledger.last()
         frame = Frame(path=path, module=module, mark=mark, regions=len(self.regions))
         inputs = versions(tensors((args, kwargs)))
@@ -173,11 +186,12 @@ class Recorder(TorchFunctionMode):
         self.frames.append(frame)
         self.muted = False
         try:
-            result = original(module, *args, **kwargs)
+            result = module._call_impl(*args, **kwargs)
             changed = _changed(module, attributes)
             if changed is not None and frame.demoted is None:
                 self.rebinds = True
-                self.notice(f"it rebinds its attribute `{changed}` while it runs")
+                reason = f"it rebinds its attribute `{changed}` while it runs"
+                frame.demoted = refusal_of(module, self.ledger.title(path), reason, attribute=changed)
         finally:
             self.frames.pop()
             self.muted = True
@@ -213,10 +227,11 @@ class Recorder(TorchFunctionMode):
         try:
             arguments = self.ledger.argument(args), self.ledger.argument(kwargs)
         except Unwritable as error:
-            self.notice(f"module {self.ledger.title(path)} is called with {error}")
+            self.notice(f"module {self.ledger.title(path)} {error}")
             return original(module, *args, **kwargs)
         before = versions([*tensors((args, kwargs)), *module.buffers(), *module.parameters()])
-        result = original(module, *args, **kwargs)
+        with self._stepped_aside():
+            result = original(module, *args, **kwargs)
         return self._emit_leaf(path, arguments, result, written(before), (args, kwargs))
 
     def _emit_leaf(
@@ -237,10 +252,10 @@ class Recorder(TorchFunctionMode):
             if call.target is None and not is_constant:
                 raise Unwritable(call.refusal)
             if torch.is_grad_enabled() != self.grad_enabled:
-                raise Unwritable("the grad mode was changed in a way that a graph cannot follow")
+                raise Unwritable("runs after the grad mode was changed in a way that a graph cannot follow")
             arguments = self.ledger.argument(call.args(args)), self.ledger.argument(kwargs)
         except Unwritable as error:
-            self.notice(f"{call.title}: {error}")
+            self.notice(f"{call.title} {error}")
             return func(*args, **kwargs)
         before = versions(tensors((args, kwargs)))
         result = func(*args, **kwargs)
@@ -252,7 +267,7 @@ class Recorder(TorchFunctionMode):
                 self.notice(f"{call.title} gives Python a value that is computed from tensors")
             return result
         if call.target is None:
-            self.notice(f"{call.title}: {call.refusal}")
+            self.notice(f"{call.title} {call.refusal}")
             return result
         node = self._emit(call.op, call.target, *arguments)
         made = args[0] if call.returns_target else result
@@ -269,7 +284,7 @@ class Recorder(TorchFunctionMode):
     def _query(self, call: Query, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         result = func(*args, **kwargs)
         if call.of_shape and any(self.ledger.is_tainted(tensor) for tensor in tensors(args)):
-            self.notice(f"{call.title} of a tensor whose shape depends on values")
+            self.notice(f"{call.title} is read of a tensor whose shape depends on values")
         return result
 
     def _set_grad_mode(self, enabled: bool) -> None:
@@ -327,6 +342,18 @@ class Recorder(TorchFunctionMode):
             yield
         finally:
             self.muted = any(frame.demoted for frame in self.frames)
+
+    @contextmanager
+    def _stepped_aside(self) -> Iterator[None]:
+        """Take this mode away for a while: what runs in a leaf may ask whether there is one."""
+        if torch.overrides._get_current_function_mode() is not self:
+            yield
+            return
+        self.__exit__(None, None, None)
+        try:
+            yield
+        finally:
+            self.__enter__()
 
 
 def _attributes(module: nn.Module) -> dict[str, Any]:

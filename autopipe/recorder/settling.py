@@ -1,40 +1,81 @@
 """A model is run until one graph stands for all its recordings: any batch size, train and eval."""
 
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 
 from torch import fx, nn
 
 from autopipe.errors import CaptureError
 from autopipe.recorder import glue
 from autopipe.recorder.example import Example, with_batch
-from autopipe.recorder.functions import is_random
 from autopipe.recorder.leaves import Leaves
+from autopipe.recorder.ledger import TensorNames, tensor_names
 from autopipe.recorder.notes import NOTE, Note, memory, note_of
 from autopipe.recorder.overlay import Conflict, Variant, overlay
 from autopipe.recorder.run import Run, run
 
-_ROUNDS = 24
+_ROUNDS = 32
 _LARGE_SHARE = 1 / 8
+
+# How a model refuses an input that it does not take: the recording then holds for the example's kind only.
+MODEL_ERRORS = (RuntimeError, ValueError, TypeError, IndexError, KeyError, AttributeError, AssertionError)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settled:
-    """One graph of a model, what it is free of, and how it came about.
+class Terms:
+    """What a model is recorded on, and what is asked of the graph.
 
-    ``demoted`` gives the reason for each module that was made a leaf; ``leaves`` and ``compiling`` are what the
-    model must be run with to be recorded so again.
+    ``demoted`` gives the reason for each module that had to become a leaf; ``names`` are the names of the
+    tensors of the model as the user gave it.
     """
 
-    graph: fx.Graph
-    batch_is_free: bool
-    mode_is_free: bool
-    demoted: dict[str, str]
+    model: nn.Module
+    example: Example
     leaves: Leaves
-    compiling: bool
+    names: TensorNames
+    frees_batch: bool = True
+    frees_mode: bool = True
+    compiling: bool = False
+    demoted: dict[str, str] = field(default_factory=dict)
+
+    def run(self, example: Example | None = None, *, compiling: bool | None = None, keep: bool = False) -> Run:
+        """Record one run, on other data than the example where that is given."""
+        data = example or self.example
+        return run(
+            self.model,
+            with_batch(data, data.batch_size or 0),
+            self.leaves,
+            names=self.names,
+            compiling=self.compiling if compiling is None else compiling,
+            keep=keep,
+        )
+
+    def with_leaf(self, path: str, reason: str) -> "Terms":
+        """Return the terms with the module at ``path`` as a leaf, and all others of its class: they do as it does."""
+        kind = type(self.model.get_submodule(path))
+        alike = [other for other, module in self.model.named_modules() if other and type(module) is kind]
+        return self.with_leaves(dict.fromkeys(alike, reason))
+
+    def with_leaves(self, reasons: dict[str, str]) -> "Terms":
+        """Return the terms with more modules as leaves, by path."""
+        leaves = replace(self.leaves, forced=self.leaves.forced | reasons.keys())
+        return replace(self, leaves=leaves, demoted=reasons | self.demoted)
 
 
-def settle(model: nn.Module, example: Example, leaves: Leaves) -> Settled:
-    """Return the graph of ``model`` that holds at any batch size and in both modes, as far as there is one.
+def terms_of(model: nn.Module, example: Example, leaves: Leaves) -> Terms:
+    """Return the terms on which to record a model that has not run yet."""
+    return Terms(
+        model=model,
+        example=example,
+        leaves=leaves,
+        names=tensor_names(model),
+        frees_batch=example.batch_size is not None,
+    )
+
+
+def settle(terms: Terms) -> tuple[fx.Graph, Terms]:
+    """Return the graph that holds at any batch size and in both modes, as far as there is one, and on what terms.
 
     Where recordings differ in a way that no graph can express, the module in which they do becomes a leaf;
     where that is the model itself, the batch size (or the mode) stays as recorded.
@@ -44,63 +85,54 @@ def settle(model: nn.Module, example: Example, leaves: Leaves) -> Settled:
     CaptureError
         If the model itself cannot be written down.
     """
-    demoted: dict[str, str] = {}
-    frees_batch, frees_mode = example.batch_size is not None, True
     for _ in range(_ROUNDS):
-        base = _base_run(model, example, leaves)
-        demoted |= {path: str(reason) for path, reason in base.demoted.items()}
-        batch = _batch_variant(model, example, leaves, base) if frees_batch else None
-        mode = _mode_variant(model, example, leaves, base) if frees_mode else None
-        frees_batch, frees_mode = batch is not None, mode is not None
-        runs = [variant for variant in (batch, mode) if variant is not None]
-        late = frozenset(path for variant in runs for path in variant.demoted) - base.demoted.keys()
-        if late:
-            leaves = replace(leaves, forced=leaves.forced | late)
+        base, terms = _base_run(terms)
+        batch = _batch_variant(terms) if terms.frees_batch else None
+        mode = _mode_variant(terms) if terms.frees_mode else None
+        terms = replace(terms, frees_batch=batch is not None, frees_mode=mode is not None)
+        runs = [recorded for recorded in (base, batch, mode) if recorded is not None]
+        if any(recorded.demoted.keys() != base.demoted.keys() for recorded in runs):
+            for recorded in runs:
+                terms = terms.with_leaves({path: str(reason) for path, reason in recorded.demoted.items()})
             continue
-        conflict = _lay_over(model, example, base, batch, mode)
+        conflict = _lay_over(terms, base, batch, mode)
         if conflict is None:
-            if example.batch_size is not None and not frees_batch:
-                _fix_batch_size(base.graph, example.batch_size)
-            return Settled(
-                graph=base.graph,
-                batch_is_free=frees_batch,
-                mode_is_free=frees_mode,
-                demoted=demoted,
-                leaves=leaves,
-                compiling=base.compiling,
-            )
+            if terms.example.batch_size is not None and not terms.frees_batch:
+                _fix_batch_size(base.graph, terms.example.batch_size)
+            return base.graph, terms
         if conflict.module:
-            forced = _of_same_class(model, conflict.module)
-            demoted |= dict.fromkeys(forced, f"its recordings differ: {conflict.what}")
-            leaves = replace(leaves, forced=leaves.forced | forced)
+            change = "in the other mode" if conflict.variant.batch_size is None else "at another batch size"
+            terms = terms.with_leaf(conflict.module, f"it runs differently {change}: {conflict.what}")
         elif conflict.variant.batch_size is not None:
-            frees_batch = False
+            terms = replace(terms, frees_batch=False)
         else:
-            frees_mode = False
+            terms = replace(terms, frees_mode=False)
     raise CaptureError(
-        f"{type(model).__name__} did not settle into one graph after {_ROUNDS} recordings: it runs differently each "
-        "time. Pass the module that does so as leaf=, or make its forward depend on its inputs only."
+        f"{type(terms.model).__name__} did not settle into one graph after {_ROUNDS} recordings: it runs differently "
+        "each time. Pass the module that does so as leaf=, or make its forward depend on its inputs only."
     )
 
 
-def _base_run(model: nn.Module, example: Example, leaves: Leaves) -> Run:
+def _base_run(terms: Terms) -> tuple[Run, Terms]:
     """Return the recording of the example itself."""
-    first = run(model, with_batch(example, example.batch_size or 0), leaves)
+    first = terms.run()
     if first.rebinds:
         # Libraries set attributes up in the first call: only what a second call still rebinds counts.
-        first = run(model, with_batch(example, example.batch_size or 0), leaves)
-    if first.refused is None and _share(model, first) <= _LARGE_SHARE:
-        return first
-    # Some libraries read no values when they believe to be compiled: worth it where much would be kept whole.
-    second = run(model, with_batch(example, example.batch_size or 0), leaves, compiling=True)
-    if second.refused is None and (first.refused is not None or _share(model, second) < _share(model, first)):
-        return second
-    if first.refused is None:
-        return first
-    raise CaptureError(
-        f"{first.refused}. A pipeline cannot cut what it cannot write down. Change that line so "
-        "that it keeps to tensor operations, or move it into a module of its own, which is then called whole."
-    )
+        first = terms.run()
+    chosen, compiling = first, terms.compiling
+    if first.refused is not None or _share(terms.model, first) > _LARGE_SHARE:
+        # Some libraries read no values when they believe to be compiled: worth it where much would stay whole.
+        second = terms.run(compiling=True)
+        is_better = first.refused is not None or _share(terms.model, second) < _share(terms.model, first)
+        if second.refused is None and is_better:
+            chosen, compiling = second, True
+    if chosen.refused is not None:
+        raise CaptureError(
+            f"{chosen.refused}. A pipeline cannot cut what it cannot write down. Change that line so that it keeps to "
+            "tensor operations, or move it into a module of its own, which is then called whole."
+        )
+    reasons = {path: str(reason) for path, reason in chosen.demoted.items()}
+    return chosen, replace(terms, compiling=compiling, demoted=reasons | terms.demoted)
 
 
 def _share(model: nn.Module, recorded: Run) -> float:
@@ -113,56 +145,58 @@ def _parameters(module: nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters())
 
 
-def _batch_variant(model: nn.Module, example: Example, leaves: Leaves, base: Run) -> Run | None:
+def _batch_variant(terms: Terms) -> Run | None:
     """Return the recording at one more sample; None if the model does not run on it."""
-    assert example.batch_size is not None
-    return _try_run(model, with_batch(example, example.batch_size + 1), leaves, base)
+    assert terms.example.batch_size is not None
+    return _try_run(terms, with_batch(terms.example, terms.example.batch_size + 1))
 
 
-def _mode_variant(model: nn.Module, example: Example, leaves: Leaves, base: Run) -> Run | None:
+def _mode_variant(terms: Terms) -> Run | None:
     """Return the recording in the other of the modes train and eval; None if the model does not run in it."""
-    flags = [(module, module.training) for module in model.modules()]
+    with mode_of(terms.model, training=not terms.model.training):
+        return _try_run(terms, terms.example)
+
+
+@contextmanager
+def mode_of(*modules: nn.Module, training: bool) -> Iterator[None]:
+    """Put modules into training or evaluation mode, and every one of their modules back at the end."""
+    flags = [(part, part.training) for module in modules for part in module.modules()]
     try:
-        model.train(not model.training)
-        return _try_run(model, with_batch(example, example.batch_size or 0), leaves, base)
+        for module in modules:
+            module.train(training)
+        yield
     finally:
-        for module, training in flags:
-            module.training = training
+        for part, before in flags:
+            part.training = before
 
 
-def _try_run(model: nn.Module, example: Example, leaves: Leaves, base: Run) -> Run | None:
+def _try_run(terms: Terms, example: Example) -> Run | None:
     try:
-        variant = run(model, example, leaves, compiling=base.compiling)
-    except (RuntimeError, ValueError, TypeError, IndexError, KeyError, AssertionError):
-        # The model's own refusal of such an input: the recording then holds for the example's only.
+        variant = terms.run(example)
+    except MODEL_ERRORS:
         return None
     return variant if variant.refused is None else None
 
 
-def _lay_over(model: nn.Module, example: Example, base: Run, batch: Run | None, mode: Run | None) -> Conflict | None:
+def _lay_over(terms: Terms, base: Run, batch: Run | None, mode: Run | None) -> Conflict | None:
     """Lay the variants over ``base``; return what stood against it."""
+    model = terms.model
     identities = (memory(tensor) for tensor in (*model.parameters(), *model.buffers()))
     variants = [] if mode is None else [Variant(graph=mode.graph)]
     if batch is not None:
-        assert example.batch_size is not None
-        variants.append(Variant(graph=batch.graph, batch_size=example.batch_size + 1))
+        assert terms.example.batch_size is not None
+        variants.append(Variant(graph=batch.graph, batch_size=terms.example.batch_size + 1))
     try:
         overlay(
             base.graph,
             variants,
-            batch_size=example.batch_size,
+            batch_size=terms.example.batch_size,
             model_memories=frozenset(identity for identity in identities if identity is not None),
             trains=lambda path: model.get_submodule(path).training,
         )
     except Conflict as conflict:
         return conflict
     return None
-
-
-def _of_same_class(model: nn.Module, path: str) -> frozenset[str]:
-    """Return the paths of all modules of one class: what one of them does, the others do too."""
-    kind = type(model.get_submodule(path))
-    return frozenset(other for other, module in model.named_modules() if other and type(module) is kind)
 
 
 def _fix_batch_size(graph: fx.Graph, batch_size: int) -> None:
@@ -173,12 +207,3 @@ def _fix_batch_size(graph: fx.Graph, batch_size: int) -> None:
     with graph.inserting_before(behind if first.op == "placeholder" else first.next):
         node = graph.call_function(glue.expect_size, (first, 0, batch_size, f"argument {first.name}"))
     node.meta[NOTE] = Note(owner="", is_value=False)
-
-
-def remove_unread(graph: fx.Graph) -> None:
-    """Remove what is computed and never read, unless it changes memory, draws random numbers or is a module."""
-    for node in reversed(list(graph.nodes)):
-        if node.users or node.op not in ("call_function", "call_method", "get_attr"):
-            continue
-        if not node.is_impure() and not note_of(node).writes and not is_random(node.target):
-            graph.erase_node(node)

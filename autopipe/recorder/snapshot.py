@@ -23,7 +23,10 @@ def preserved(model: nn.Module) -> Iterator[None]:
     """
     modules = [(module, _attributes(module)) for module in model.modules()]
     tensors = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers(), *_plain_tensors(model))}
-    copies = [(tensor, tensor.detach().clone(), tensor.requires_grad, tensor.grad) for tensor in tensors.values()]
+    copies = [
+        (tensor, tensor.detach().clone(), tensor.requires_grad, tensor.grad if tensor.is_leaf else None)
+        for tensor in tensors.values()
+    ]
     try:
         with random_state_kept():
             yield
@@ -33,6 +36,8 @@ def preserved(model: nn.Module) -> Iterator[None]:
         with torch.no_grad():
             for tensor, copy, requires_grad, grad in copies:
                 _restore_tensor(tensor, copy)
+                if not tensor.is_leaf:
+                    continue
                 if tensor.requires_grad != requires_grad:
                     tensor.requires_grad_(requires_grad)
                 tensor.grad = grad

@@ -48,7 +48,7 @@ class Call:
     title: str
     op: str = "call_function"
     target: Any = None
-    refusal: str = "a graph cannot name it"
+    refusal: str = "is no function that a graph can name"
     attribute: str | None = None
     returns_target: bool = False
 
@@ -86,7 +86,7 @@ def classify(function: Callable[..., Any], args: tuple[Any, ...]) -> Call | Quer
     if (known := function_name(function)) is not None:
         return Call(title=known, target=function)
     if hasattr(Tensor, name) and getattr(Tensor, name) is function:
-        return Call(title=f"Tensor.{name}", refusal="it hands a tensor's values to Python")
+        return Call(title=f"Tensor.{name}", refusal="hands a tensor's values to Python")
     return Call(title=f"{getattr(function, '__module__', '') or 'torch'}.{name}")
 
 
@@ -95,4 +95,4 @@ def _property(access: str, name: str) -> Call | Query:
         return Query(title=name, of_shape=name in _words(_SHAPE_QUERIES))
     if access == "__get__" and name in ("T", "mT", "H", "mH", "real", "imag", "data"):
         return Call(title=f"Tensor.{name}", target=getattr, attribute=name)
-    return Call(title=f"Tensor.{name}", refusal="a graph cannot hold reading or setting this attribute")
+    return Call(title=f"Tensor.{name}", refusal="is read or set, which a graph cannot hold")
