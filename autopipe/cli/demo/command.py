@@ -155,7 +155,8 @@ def _prove(plan: Plan, losses: tuple[float, ...], reports: list[dict[str, Any]],
     screen.show("\n4. Proof: the plain model in one thread, the same steps\n")
     with screen.progress("plain model") as progress:
         plain = train_plain(steps, batch=BATCH, micro_batch=plan.micro_batch_size, progress=progress)
-    exempt = frozenset() if plan.graph is None else reordered_sums(plan, plan.graph)
+    sums = () if plan.graph is None else reordered_sums(plan, plan.graph)
+    exempt = frozenset(name for one in sums for name in one.gradients)
     same_losses = sum(one == other for one, other in zip(plain.losses, losses, strict=True))
     good = same_losses == steps
     screen.show(f"Losses of all steps: {'equal' if good else 'DIFFERENT'}, {same_losses} of {steps} bit for bit.")
@@ -170,5 +171,9 @@ def _prove(plan: Plan, losses: tuple[float, ...], reports: list[dict[str, Any]],
             + "."
         )
         good = good and not verdict.different
-    screen.show(f"Exempt, since the pipeline adds in another order: {', '.join(sorted(exempt)) or 'none'}.")
+    named = (
+        f"of {one.name}, read on stages {', '.join(map(str, one.stages))} (passes into {len(one.gradients)} gradients)"
+        for one in sums
+    )
+    screen.show(f"Exempt sums, which the pipeline may add in another order: {'; '.join(named) or 'none'}.")
     return good

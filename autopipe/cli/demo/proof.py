@@ -29,6 +29,14 @@ class Verdict(NamedTuple):
     different: tuple[str, ...]
 
 
+class Sum(NamedTuple):
+    """The gradient of parameter or tensor ``name``, added up over ``stages``, and the gradients it passes into."""
+
+    name: str
+    stages: tuple[int, ...]
+    gradients: tuple[str, ...]
+
+
 def train_plain(
     steps: int, *, batch: int, micro_batch: int, progress: Callable[[str, float], None] | None = None
 ) -> PlainRun:
@@ -75,17 +83,21 @@ def compare_gradients(plain: dict[str, Tensor], piped: dict[str, Tensor], exempt
     return Verdict(tuple(equal), tuple(close), tuple(different))
 
 
-def reordered_sums(plan: Plan, graph: Graph) -> frozenset[str]:
-    """Return the parameters whose gradient passes through a sum that the plan adds up in another order.
+def reordered_sums(plan: Plan, graph: Graph) -> tuple[Sum, ...]:
+    """Return the sums that the plan's pipeline may add up in another order than the plain model.
 
-    Such a sum belongs to a parameter tied over ranks, or to a tensor read on more than one later stage; in
-    the second case every parameter before that tensor is exempt.
+    Such a sum is the gradient of a parameter tied over ranks, or of a tensor read on more than one stage;
+    through the second pass the gradients of all parameters before that tensor.
     """
     stage_of = {layer: index for index, stage in enumerate(plan.stages) for layer in range(stage.begin, stage.end)}
-    ranks = plan.stage_ranks
-    exempt = {name for name, layers in graph.tied().items() if len({ranks[stage_of[layer]] for layer in layers}) > 1}
+    sums = []
+    for name, layers in graph.tied().items():
+        stages = tuple(sorted({stage_of[layer] for layer in layers}))
+        if len({plan.stage_ranks[stage] for stage in stages}) > 1:
+            sums.append(Sum(name=name, stages=stages, gradients=(name,)))
     for value in graph.values:
-        readers = {stage_of[layer] for layer in value.consumers}
-        if value.requires_grad and len(readers) > 1:
-            exempt.update(name for layer in graph.layers[: value.producer + 1] for name in layer.parameters)
-    return frozenset(exempt)
+        stages = tuple(sorted({stage_of[layer] for layer in value.consumers}))
+        if value.requires_grad and len(stages) > 1:
+            before = (name for layer in graph.layers[: value.producer + 1] for name in layer.parameters)
+            sums.append(Sum(name=value.name, stages=stages, gradients=tuple(dict.fromkeys(before))))
+    return tuple(sums)
