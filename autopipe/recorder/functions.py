@@ -21,8 +21,8 @@ _OPERATORS = (
     "mul ne neg not_ or_ pos pow sub truediv xor"
 )
 _FACTORIES = (
-    "arange as_strided as_tensor asarray bartlett_window blackman_window complex empty empty_permuted empty_strided eye "
-    "fill full hamming_window hann_window kaiser_window linspace logspace normal ones polar rand rand_like randint "
+    "arange as_strided as_tensor asarray bartlett_window blackman_window complex empty empty_permuted empty_strided "
+    "eye fill full hamming_window hann_window kaiser_window linspace logspace normal ones polar rand rand_like randint "
     "randint_like randn randn_like randperm range scalar_tensor tensor tril_indices triu_indices vander zeros"
 )
 _ACTIVATIONS = (
