@@ -10,7 +10,7 @@ from autopipe.costs.size import SizedProfile
 from autopipe.costs.tables import Rectangles, Table, between, prefix
 from autopipe.costs.time import IntervalTimes, shared_pairs
 from autopipe.documents.profile import ProfiledLayer
-from autopipe.schedules.comms import SEND_WINDOW
+from autopipe.schedules.comms import SEND_SLACK
 from autopipe.schedules.residency import StageHolding
 
 
@@ -97,8 +97,8 @@ def rank_memory(
     Exact without skips. A value that passes over stages is booked as if it passed over all that there are,
     because the interval alone does not say how many: its sends may stay unsent for longer.
     """
-    unsent_far = min(micro_batches, SEND_WINDOW + max(0, stages - 2 - stage))
-    unsent_far_gradients = min(micro_batches, SEND_WINDOW + max(0, stage - 1))
+    unsent_far = min(micro_batches, SEND_SLACK + max(1, stages - 1 - stage))
+    unsent_far_gradients = min(micro_batches, SEND_SLACK + max(1, stage))
     extra = [
         held.in_flight * memory.saved
         + held.inputs * times.input_bytes

@@ -8,11 +8,11 @@ from torch import fx, nn
 
 from autopipe.documents.graph import Graph
 from autopipe.errors import InputError
-from autopipe.executor.program import ScheduleMaker
 from autopipe.executor.runtime import Runtime
 from autopipe.executor.tied import Tie, TiedGradients, find_ties
 from autopipe.schedules.action import Schedule
 from autopipe.schedules.edges import stage_edges
+from autopipe.schedules.forward_only import forward_only
 from autopipe.schedules.named import make
 from autopipe.stages.boundary import routes
 from autopipe.stages.loss import LossFunction
@@ -38,14 +38,31 @@ class Layout:
         """The number of ranks, p."""
         return max(self.stage_ranks) + 1
 
-    def maker(self, name: str) -> ScheduleMaker:
-        """Return the function that makes schedule ``name`` for a number of micro-batches."""
-        depth = self.depth if name == self.schedule else 0
+    def training(self, micro_batches: int) -> Schedule:
+        """Return the schedule of a training step.
 
-        def schedule(micro_batches: int) -> Schedule:
-            return make(name, stages=self.ranks, micro_batches=micro_batches, virtual=self.virtual_stages, depth=depth)
-
+        Raises
+        ------
+        InputError
+            If the schedule puts stages on other ranks than this layout.
+        """
+        schedule = make(
+            self.schedule,
+            stages=self.ranks,
+            micro_batches=micro_batches,
+            virtual=self.virtual_stages,
+            depth=self.depth,
+        )
+        if schedule.stage_ranks != self.stage_ranks:
+            raise InputError(
+                f"schedule {self.schedule} puts its stages on ranks {schedule.stage_ranks}, and the plan on "
+                f"{self.stage_ranks}: take the plan's own schedule, or plan again."
+            )
         return schedule
+
+    def evaluation(self, micro_batches: int) -> Schedule:
+        """Return the schedule of a forward-only step."""
+        return forward_only(self.stage_ranks, micro_batches)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,8 +117,8 @@ def build_rank(
         stage_ranks=layout.stage_ranks,
         routes=routes(graph.values, layout.bounds),
         edges=stage_edges(graph.values, layout.bounds),
-        schedule=layout.maker(layout.schedule),
-        forward_schedule=layout.maker("forward"),
+        schedule=layout.training,
+        forward_schedule=layout.evaluation,
         micro_batches=layout.micro_batches,
         endpoint=endpoint,
         loss_fn=loss_fn,

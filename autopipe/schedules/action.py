@@ -1,11 +1,13 @@
 """The one schedule language: a schedule is, per rank, a tuple of actions with a two-way text form."""
 
+import functools
 import re
 from enum import StrEnum
 
 import msgspec
 
 from autopipe.errors import ScheduleError
+from autopipe.schedules.pace import Pace
 
 
 class Op(StrEnum):
@@ -42,7 +44,7 @@ class Action(msgspec.Struct, frozen=True, order=True):
         return cls(Op(match[1]), int(match[2]), int(match[3]))
 
 
-class Schedule(msgspec.Struct, frozen=True, kw_only=True):
+class Schedule(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """What every rank computes, in order.
 
     Attributes
@@ -67,6 +69,11 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     def stages(self) -> int:
         """The number of stages, S."""
         return len(self.stage_ranks)
+
+    @functools.cached_property
+    def pace(self) -> Pace:
+        """When each action begins if links are free; worked out once."""
+        return Pace(self)
 
     def to_text(self) -> str:
         """Return one line per rank, actions separated by spaces."""

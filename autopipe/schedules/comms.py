@@ -1,5 +1,6 @@
 """Sends, receives and waits are derived from a schedule: one lowering that check, simulator and executor share."""
 
+from collections import deque
 from collections.abc import Iterable, Iterator
 from enum import StrEnum
 
@@ -8,7 +9,7 @@ import msgspec
 from autopipe.schedules.action import Action, Op, Schedule
 
 LOOKAHEAD = 2
-SEND_WINDOW = 3
+SEND_SLACK = 2
 
 
 class Edge(msgspec.Struct, frozen=True, order=True):
@@ -66,19 +67,20 @@ def chain(stages: int) -> tuple[Edge, ...]:
 
 
 def lower(
-    schedule: Schedule, edges: Iterable[Edge], *, lookahead: int = LOOKAHEAD, window: int = SEND_WINDOW
+    schedule: Schedule, edges: Iterable[Edge], *, lookahead: int = LOOKAHEAD, slack: int = SEND_SLACK
 ) -> tuple[tuple[Step, ...], ...]:
     """Return, per rank, the steps that carry out ``schedule`` over ``edges``.
 
     A message between stages of one rank needs no step. A receive is posted ``lookahead`` actions before the
     action that reads it (so it arrives while others compute, and few buffers wait), a send starts right
-    after its action, and a rank waits for a send at the latest when the answer to it has arrived, before the
-    forward (or backward) ``window`` micro-batches later on the same edge (one more for every stage that the
-    edge skips, since its reader lags by as many), or at the end of the step.
+    after its action, and a rank waits for a send at the latest when the answer to it has arrived, before it
+    makes the message ``lag + slack`` places later on the same edge, or at the end of the step. The lag is
+    how far the writer is ahead of the reader by the schedule itself (`Pace.lag`), so these waits hold few
+    outputs and never close a circle.
     """
     near = edges_by_stage(edges, schedule.stages)
     return tuple(
-        tuple(rank_steps(schedule, near, rank, lookahead=lookahead, window=window)) for rank in range(schedule.ranks)
+        tuple(rank_steps(schedule, near, rank, lookahead=lookahead, slack=slack)) for rank in range(schedule.ranks)
     )
 
 
@@ -97,13 +99,14 @@ def rank_steps(
     rank: int,
     *,
     lookahead: int = LOOKAHEAD,
-    window: int = SEND_WINDOW,
+    slack: int = SEND_SLACK,
 ) -> Iterator[Step]:
     """Yield the steps of one rank, as `lower` describes them; ``near`` is `edges_by_stage`."""
     ranks = schedule.stage_ranks
     remote = tuple(tuple(e for e in row if ranks[e.source] != ranks[e.target]) for row in near)
     actions = schedule.actions[rank]
-    pending: dict[Message, bool] = {}
+    leaving: dict[tuple[int, int, bool], deque[Message]] = {}
+    pending: dict[Message, None] = {}
     posted = 0
     for position, action in enumerate(actions):
         while posted < len(actions) and posted <= position + lookahead:
@@ -114,18 +117,23 @@ def rank_steps(
         for message in reads(action, edges):
             yield Step(Kind.WAIT_RECEIVE, message=message)
             answered = Message(message.target, message.source, message.micro_batch, not message.backward)
-            if pending.pop(answered, False):
+            if answered in pending:
+                del pending[answered]
                 yield Step(Kind.WAIT_SEND, message=answered)
         outgoing = writes(action, edges)
         for message in outgoing:
-            lag = window + abs(message.target - message.source) - 1
-            late = Message(message.source, message.target, message.micro_batch - lag, message.backward)
-            if pending.pop(late, False):
-                yield Step(Kind.WAIT_SEND, message=late)
+            way = (message.source, message.target, message.backward)
+            line = leaving.setdefault(way, deque())
+            if len(line) == schedule.pace.lag(*way) + slack:
+                late = line.popleft()
+                if late in pending:
+                    del pending[late]
+                    yield Step(Kind.WAIT_SEND, message=late)
+            line.append(message)
         yield Step(Kind.COMPUTE, action=action)
         for message in outgoing:
             yield Step(Kind.SEND, message=message)
-            pending[message] = True
+            pending[message] = None
     for message in pending:
         yield Step(Kind.WAIT_SEND, message=message)
 

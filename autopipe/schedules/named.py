@@ -2,11 +2,15 @@
 
 from autopipe.errors import InputError
 from autopipe.schedules.action import Schedule
+from autopipe.schedules.bfs import bfs
 from autopipe.schedules.forward_only import forward_only
 from autopipe.schedules.gpipe import gpipe
+from autopipe.schedules.interleaved import interleaved
 from autopipe.schedules.one_f_one_b import one_f_one_b
+from autopipe.schedules.zero_bubble import zb_h1, zb_h2
 
-NAMES = ("gpipe", "1f1b", "forward")
+NAMES = ("gpipe", "1f1b", "interleaved", "bfs", "zb-h1", "zb-h2", "forward")
+VIRTUAL = ("interleaved", "bfs")
 
 
 def make(name: str, *, stages: int, micro_batches: int, virtual: int = 1, depth: int = 0) -> Schedule:
@@ -21,7 +25,7 @@ def make(name: str, *, stages: int, micro_batches: int, virtual: int = 1, depth:
     micro_batches : int
         Micro-batches of one step, m.
     virtual : int
-        Stages per rank, v; 1 for every schedule of today.
+        Stages per rank, v; more than 1 for ``interleaved`` and ``bfs`` alone.
     depth : int
         Extra warm-up forwards of ``1f1b``.
 
@@ -40,10 +44,24 @@ def make(name: str, *, stages: int, micro_batches: int, virtual: int = 1, depth:
             raise InputError(f"a schedule with {size} {what} does not exist: give at least {least}.")
     if name not in NAMES:
         raise InputError(f"there is no schedule {name!r}: choose from {', '.join(NAMES)}.")
-    if virtual != 1:
-        raise InputError(f"schedule {name!r} has one stage per rank, not {virtual}: leave virtual stages at 1.")
+    if virtual != 1 and name not in VIRTUAL:
+        raise InputError(
+            f"schedule {name!r} has one stage per rank, not {virtual}: leave virtual stages at 1, or choose "
+            f"{' or '.join(VIRTUAL)}."
+        )
     if depth and name != "1f1b":
         raise InputError(f"schedule {name!r} has no depth: leave it at 0, or choose 1f1b.")
-    if name == "1f1b":
-        return one_f_one_b(stages, micro_batches, depth=depth)
-    return (gpipe if name == "gpipe" else forward_only)(stages, micro_batches)
+    match name:
+        case "1f1b":
+            return one_f_one_b(stages, micro_batches, depth=depth)
+        case "interleaved":
+            return interleaved(stages, micro_batches, virtual=virtual)
+        case "bfs":
+            return bfs(stages, micro_batches, virtual=virtual)
+        case "zb-h1":
+            return zb_h1(stages, micro_batches)
+        case "zb-h2":
+            return zb_h2(stages, micro_batches)
+        case "forward":
+            return forward_only(range(stages), micro_batches)
+    return gpipe(stages, micro_batches)

@@ -24,6 +24,7 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGP
 
 from autopipe.executor.runtime import Runtime
 from autopipe.schedules.comms import chain
+from autopipe.schedules.forward_only import forward_only
 from autopipe.schedules.named import make
 from autopipe.stages.boundary import Route
 from autopipe.stages.split import Stage
@@ -85,7 +86,7 @@ def ours(name: str, rank: int, ranks: int, micro_batches: int) -> tuple[Device, 
         routes=routes,
         edges=chain(ranks),
         schedule=lambda m: make(name, stages=ranks, micro_batches=m),
-        forward_schedule=lambda m: make("forward", stages=ranks, micro_batches=m),
+        forward_schedule=lambda m: forward_only(range(ranks), m),
         micro_batches=micro_batches,
         endpoint=DistributedEndpoint(torch.device("cpu"), pairs),
         loss_fn=loss,
