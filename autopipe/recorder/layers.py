@@ -10,7 +10,7 @@ from torch import fx, nn
 
 from autopipe.recorder.cuts import Cuts, find_cuts
 from autopipe.recorder.notes import note_of
-from autopipe.recorder.overlay import FLAG
+from autopipe.recorder.overlay import is_flag
 
 _PRODUCTS = (
     "linear bilinear matmul __rmatmul__ mm bmm addmm baddbmm mv einsum tensordot embedding embedding_bag conv1d "
@@ -63,7 +63,7 @@ def _anchors(graph: fx.Graph, cuts: Cuts, model: nn.Module) -> list[int]:
         elif _has_matrix(node, model) or (_is_product(node) and any(source in weights for source in sources)):
             anchors.append(node)
     if len(anchors) < 2:
-        anchors = [node for node in cuts.steps if node.op == "call_module" or _is_product(node)]
+        anchors = [node for node in cuts.steps if _is_module(node) or _is_product(node)]
     places = {node: place for place, node in enumerate(cuts.steps)}
     return [places[node] for node in anchors]
 
@@ -75,9 +75,13 @@ def _is_product(node: fx.Node) -> bool:
 
 def _has_matrix(node: fx.Node, model: nn.Module) -> bool:
     """Return whether a module has weights of more than one dimension (a norm or a scale is glue)."""
-    if node.op != "call_module" or str(node.target).rpartition(".")[2] == FLAG:
+    if not _is_module(node):
         return False
     return any(parameter.dim() > 1 for parameter in model.get_submodule(str(node.target)).parameters())
+
+
+def _is_module(node: fx.Node) -> bool:
+    return node.op == "call_module" and not is_flag(node)
 
 
 def _give_each_its_own_attributes(graph: fx.Graph, spans: Sequence[Sequence[fx.Node]]) -> None:
@@ -148,18 +152,18 @@ def _title(
             return path, type(model.get_submodule(path)).__name__
     if heavy is None:
         return "output", "output"
-    if heavy.op == "call_module":
+    if _is_module(heavy):
         return str(heavy.target), type(model.get_submodule(str(heavy.target))).__name__
-    function = heavy.target if isinstance(heavy.target, str) else heavy.target.__name__
+    function = str(heavy.target) if isinstance(heavy.target, str) else getattr(heavy.target, "__name__", "function")
+    function = function.rpartition(".")[2]
     owner = note_of(heavy).owner
     return f"{owner}.{function}" if owner else function, function
 
 
 def _weight(node: fx.Node, model: nn.Module) -> tuple[bool, int]:
     """Return how much a node stands for its layer: products and modules first, then by size of their weights."""
-    if node.op == "call_module":
-        is_flag = str(node.target).rpartition(".")[2] == FLAG
-        return not is_flag, 0 if is_flag else _numel(model.get_submodule(str(node.target)).parameters())
+    if _is_module(node):
+        return True, _numel(model.get_submodule(str(node.target)).parameters())
     return _is_product(node), sum(
         note_of(source).bytes // 4 for source in node.all_input_nodes if source.op == "get_attr"
     )
@@ -182,13 +186,13 @@ def _likeness(nodes: Sequence[fx.Node], model: nn.Module) -> str:
     lines = []
     for node in nodes:
         target = str(node.target)
-        if node.op == "call_module" and target.rpartition(".")[2] != FLAG:
+        if _is_module(node):
             module = model.get_submodule(target)
             shapes = [(tuple(p.shape), p.dtype, p.requires_grad) for p in module.parameters()]
             target = f"{type(module).__name__}({module.extra_repr()}){shapes}{module.training}"
         elif node.op == "get_attr":
             target = f"{note_of(node).shape}{note_of(node).dtype}{note_of(node).requires_grad}"
-        elif node.op == "call_module":
-            target = FLAG
+        elif is_flag(node):
+            target = "training flag"
         lines.append(f"{node.op} {target} {fx.map_arg((node.args, node.kwargs), stand_in)}")
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()

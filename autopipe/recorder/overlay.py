@@ -11,7 +11,12 @@ from torch import fx
 from autopipe.recorder import glue
 from autopipe.recorder.notes import NOTE, Note, note_of
 
-FLAG = "training_flag"
+FLAG = "autopipe_training"
+
+
+def is_flag(node: fx.Node) -> bool:
+    """Return whether a node reads the training flag of an open module: no module of the model itself."""
+    return node.op == "call_module" and str(node.target).rpartition(".")[2] == FLAG
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,5 @@
 import dataclasses
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -9,7 +10,7 @@ from torch.nn import functional
 from autopipe.documents.files import decode, encode
 from autopipe.documents.graph import Graph
 from autopipe.errors import CaptureError, InputError
-from autopipe.recorder import record, rebuild
+from autopipe.recorder import rebuild, record
 from tests.models import JOBS
 from tests.recorder import awkward
 
@@ -72,7 +73,7 @@ def test_placeholders_have_the_names_of_the_forward_and_static_arguments_stay() 
     module = record(Model(), (torch.randn(2, 4),), {"extra": None, "scale": 2.0}).module
     names = [node.target for node in module.graph.nodes if node.op == "placeholder"]
     assert names == ["x", "scale", "extra"]
-    with pytest.raises(InputError, match="argument scale is 3.0"):
+    with pytest.raises(InputError, match="argument scale is 3"):
         module(torch.randn(2, 4), scale=3.0, extra=None)
 
 
@@ -160,8 +161,15 @@ def test_value_read_at_the_root_is_refused_with_module_file_line_expression_and_
     with pytest.raises(CaptureError) as refusal:
         record(awkward.ReadsValue(), (torch.randn(3, 4),))
     text = str(refusal.value)
-    line = next(n for n, code in enumerate(open(awkward.__file__), 1) if "x.sum() > 0" in code)
-    for part in ("ReadsValue", f"awkward.py:{line}", "`x.sum() > 0`", "values to Python", "Change that line", "or move"):
+    line = next(n for n, code in enumerate(Path(awkward.__file__).read_text().splitlines(), 1) if "x.sum() > 0" in code)
+    for part in (
+        "ReadsValue",
+        f"awkward.py:{line}",
+        "`x.sum() > 0`",
+        "values to Python",
+        "Change that line",
+        "or move",
+    ):
         assert part in text
 
 
