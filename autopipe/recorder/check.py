@@ -12,7 +12,7 @@ from autopipe.recorder.example import Example, map_tensors, tensors, with_batch
 from autopipe.recorder.glue import grad_mode_kept
 from autopipe.recorder.notes import note_of
 from autopipe.recorder.settling import MODEL_ERRORS, Terms, mode_of
-from autopipe.recorder.snapshot import preserved, random_state_kept
+from autopipe.recorder.snapshot import Snapshot
 
 RELATIVE_TOLERANCE = 1e-4
 ABSOLUTE_TOLERANCE = 1e-6
@@ -46,30 +46,35 @@ def find_difference(module: fx.GraphModule, terms: Terms) -> Difference | None:
     batch size where that is free, and in both modes: bit for bit; within 1e-4 where the model itself is not
     reproducible, or was recorded on its branch for compilers, whose sums differ.
     """
-    size = terms.example.batch_size or 0
-    if terms.frees_batch:
-        resized = with_batch(terms.example, size + 2)
-        difference = _compare_some(module, terms, (shuffled(resized), resized))
-        if difference is not None:
-            is_of_batch = _compare_some(module, terms, (shuffled(terms.example), terms.example)) is None
-            return dataclasses.replace(difference, is_of_batch=is_of_batch)
-    else:
-        resized = terms.example
-        difference = _compare_some(module, terms, (shuffled(resized), resized))
-        if difference is not None:
-            return difference
+    snapshot = Snapshot(terms.model)
+    example = with_batch(terms.example, _other_size(terms)) if terms.frees_batch else terms.example
+    difference = _compare_some(module, terms, snapshot, (shuffled(example), example))
+    if difference is not None:
+        if terms.frees_batch:
+            again = _compare_some(module, terms, snapshot, (shuffled(terms.example), terms.example))
+            return dataclasses.replace(difference, is_of_batch=again is None)
+        return difference
     if not terms.frees_mode:
         return None
-    with mode_of(terms.model, module, training=not terms.model.training):
-        return _compare_some(module, terms, (resized,))
+    del snapshot
+    with mode_of(terms.model, module, training=not terms.model.training), torch.no_grad():
+        return _compare_some(module, terms, Snapshot(terms.model), (example,))
 
 
-def _compare_some(module: fx.GraphModule, terms: Terms, examples: Sequence[Example]) -> Difference | None:
+def _other_size(terms: Terms) -> int:
+    """Return a batch size that the model was not recorded at: half the example's, or two samples more than few."""
+    size = terms.example.batch_size or 0
+    return size // 2 if size > 3 else size + 2
+
+
+def _compare_some(
+    module: fx.GraphModule, terms: Terms, snapshot: Snapshot, examples: Sequence[Example]
+) -> Difference | None:
     """Compare on the first of ``examples`` that the model takes."""
     for example in examples:
-        expected = _try_outcome(terms.model, example)
+        expected = _try_outcome(terms.model, snapshot, example)
         if expected is not None:
-            return _compare(module, terms, example, expected)
+            return _compare(module, terms, snapshot, example, expected)
     return None
 
 
@@ -87,22 +92,25 @@ def shuffled(example: Example) -> Example:
     return dataclasses.replace(example, values=values)
 
 
-def _compare(module: fx.GraphModule, terms: Terms, example: Example, expected: Outcome) -> Difference | None:
+def _compare(
+    module: fx.GraphModule, terms: Terms, snapshot: Snapshot, example: Example, expected: Outcome
+) -> Difference | None:
     model = terms.model
     try:
-        with preserved(model):
-            found = _outcome(model, module, example)
+        found = _outcome(model, module, example)
         difference = _first_unequal(expected, found, exact=True)
         if difference is not None:
-            again = None if terms.compiling else _try_outcome(model, example)
+            snapshot.restore()
+            again = None if terms.compiling else _try_outcome(model, snapshot, example)
             if again is None or _first_unequal(expected, again, exact=True) is not None:
                 difference = _first_unequal(expected, found, exact=False)
     except MODEL_ERRORS as error:
         difference = f"it fails with {type(error).__name__}: {error}"
+    finally:
+        snapshot.restore()
     if difference is None:
         return None
-    with preserved(model):
-        culprit, owner = _first_unequal_node(module, terms, example)
+    culprit, owner = _first_unequal_node(module, terms, snapshot, example)
     mode = "training" if model.training else "evaluation"
     return Difference(
         sentence=(
@@ -114,13 +122,14 @@ def _compare(module: fx.GraphModule, terms: Terms, example: Example, expected: O
     )
 
 
-def _try_outcome(model: nn.Module, example: Example) -> Outcome | None:
+def _try_outcome(model: nn.Module, snapshot: Snapshot, example: Example) -> Outcome | None:
     """Return the model's outcome; None if it does not take such data."""
-    with preserved(model):
-        try:
-            return _outcome(model, model, example)
-        except MODEL_ERRORS:
-            return None
+    try:
+        return _outcome(model, model, example)
+    except MODEL_ERRORS:
+        return None
+    finally:
+        snapshot.restore()
 
 
 def _outcome(model: nn.Module, module: nn.Module, example: Example) -> Outcome:
@@ -219,17 +228,20 @@ class _Comparison(fx.Interpreter):
         return result
 
 
-def _first_unequal_node(module: fx.GraphModule, terms: Terms, example: Example) -> tuple[str, str]:
+def _first_unequal_node(module: fx.GraphModule, terms: Terms, snapshot: Snapshot, example: Example) -> tuple[str, str]:
     """Return a phrase that names the first node whose value is not the model's, and its open module; else ("", "")."""
     try:
-        with random_state_kept():
-            recorded = terms.run(example, keep=True)
-        with preserved(terms.model), grad_mode_kept():
-            _Comparison(module, recorded.values).run(*with_batch(example, example.batch_size or 0).values.values())
+        recorded = terms.run(example, keep=True)
+        snapshot.restore()
+        values = with_batch(example, example.batch_size or 0).values.values()
+        with grad_mode_kept():
+            _Comparison(module, recorded.values).run(*values)
     except _Found as found:
         owners = {node.name: note_of(node).owner for node in recorded.graph.nodes}
         node = found.node
         return f"; the first node that differs is {node.name} ({node.op} of {node.target})", owners.get(node.name, "")
     except MODEL_ERRORS:
         pass  # The search for a culprit is a courtesy: the difference itself is reported all the same.
+    finally:
+        snapshot.restore()
     return "", ""

@@ -15,50 +15,62 @@ _CONTAINERS = (dict, OrderedDict, list, set)
 
 @contextmanager
 def preserved(model: nn.Module) -> Iterator[None]:
-    """Put back at the end whatever running ``model`` inside changed in it, and the random state.
-
-    Notes
-    -----
-    Holds a copy of all parameters and buffers meanwhile: a forward may write to any of them.
-    """
-    modules = [(module, _attributes(module)) for module in model.modules()]
-    tensors = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers(), *_plain_tensors(model))}
-    copies = [
-        (tensor, tensor.detach().clone(), tensor.requires_grad, tensor.grad if tensor.is_leaf else None)
-        for tensor in tensors.values()
-    ]
+    """Put back at the end whatever running ``model`` inside changed in it, and the random state."""
+    snapshot = Snapshot(model)
     try:
-        with random_state_kept():
-            yield
+        yield
     finally:
-        for module, attributes in modules:
+        snapshot.restore()
+
+
+class Snapshot:
+    """What a model and the random state were at one moment; holds a copy of all parameters and buffers.
+
+    A forward may write to any of them, so each is copied, and compared when it is put back.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._modules = [(module, _attributes(module)) for module in model.modules()]
+        tensors = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers(), *_plain_tensors(model))}
+        self._tensors = [
+            (tensor, tensor.detach().clone(), tensor.requires_grad, tensor.grad if tensor.is_leaf else None)
+            for tensor in tensors.values()
+        ]
+        self._random = _random_state()
+
+    def restore(self) -> None:
+        """Put everything back as it was; may be called many times."""
+        for module, attributes in self._modules:
             _restore(module, attributes)
-        with torch.no_grad():
-            for tensor, copy, requires_grad, grad in copies:
-                _restore_tensor(tensor, copy)
-                if not tensor.is_leaf:
-                    continue
+        for tensor, copy, requires_grad, grad in self._tensors:
+            _restore_tensor(tensor, copy)
+            if tensor.is_leaf:
                 if tensor.requires_grad != requires_grad:
                     tensor.requires_grad_(requires_grad)
                 tensor.grad = grad
+        _set_random_state(self._random)
 
 
-@contextmanager
-def random_state_kept() -> Iterator[None]:
-    """Put the random state of torch, its accelerators, Python and numpy back at the end."""
-    accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-    devices = list(range(torch.accelerator.device_count())) if accelerator is not None else []
-    numpy_random = getattr(sys.modules.get("numpy"), "random", None)
-    numpy_state = numpy_random.get_state() if numpy_random is not None else None
-    python_state = random.getstate()
-    kind = accelerator.type if accelerator is not None else "cuda"
-    with torch.random.fork_rng(devices=devices, device_type=kind):
-        try:
-            yield
-        finally:
-            random.setstate(python_state)
-            if numpy_random is not None:
-                numpy_random.set_state(numpy_state)
+def _random_state() -> dict[str, Any]:
+    """Return the random state of Python, of numpy where it is loaded, of torch and of its accelerators."""
+    state: dict[str, Any] = {"python": random.getstate(), "torch": torch.get_rng_state()}
+    if "numpy" in sys.modules:
+        state["numpy"] = sys.modules["numpy"].random.get_state()
+    if torch.accelerator.is_available():
+        devices = torch.get_device_module(torch.accelerator.current_accelerator())
+        state["devices"] = [devices.get_rng_state(index) for index in range(torch.accelerator.device_count())]
+    return state
+
+
+def _set_random_state(state: dict[str, Any]) -> None:
+    random.setstate(state["python"])
+    torch.set_rng_state(state["torch"])
+    if "numpy" in state:
+        sys.modules["numpy"].random.set_state(state["numpy"])
+    if "devices" in state:
+        devices = torch.get_device_module(torch.accelerator.current_accelerator())
+        for index, device_state in enumerate(state["devices"]):
+            devices.set_rng_state(device_state, index)
 
 
 def _attributes(module: nn.Module) -> dict[str, tuple[Any, Any]]:
@@ -91,8 +103,9 @@ def _differs(value: Any, items: Any) -> bool:
 
 
 def _restore_tensor(tensor: Tensor, copy: Tensor) -> None:
-    if tensor.device.type != "meta" and not torch.equal(tensor.detach(), copy):
-        tensor.detach().copy_(copy)
+    with torch.no_grad():
+        if tensor.device.type != "meta" and not torch.equal(tensor.detach(), copy):
+            tensor.detach().copy_(copy)
 
 
 def _plain_tensors(model: nn.Module) -> Iterator[Tensor]:
