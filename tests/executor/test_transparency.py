@@ -47,19 +47,20 @@ class Outcome(NamedTuple):
     compared: set[str]
 
 
-def check(name: str, stages: int, micro_batches: int, schedule: str, **where: Any) -> Outcome:
+def check(name: str, size: int, micro_batches: int, schedule: str, virtual: int = 1, **where: Any) -> Outcome:
     """Train two steps in a pipeline and plainly, and compare this rank's part."""
     job = JOBS[name]
-    torch.manual_seed(stages)
+    torch.manual_seed(size)
     model = job.build()
     plain = copy.deepcopy(model)
     recording = record(model, (job.draw(BATCH)[0],))
     layers = len(recording.graph.layers)
     layout = Layout(
-        bounds=even_bounds(layers, stages),
-        stage_ranks=tuple(range(stages)),
+        bounds=even_bounds(layers, size * virtual),
+        stage_ranks=tuple(stage % size for stage in range(size * virtual)),
         schedule=schedule,
         micro_batches=micro_batches,
+        virtual_stages=virtual,
     )
     exempted = exempt(recording.graph, layout.bounds, layout.stage_ranks)
     pipe = Pipeline(recording.module, recording.graph, layout, loss_fn=job.loss, **where)
@@ -89,6 +90,16 @@ def all_parameters(name: str) -> set[str]:
     return {parameter for parameter, _ in JOBS[name].build().named_parameters()}
 
 
+# The other schedules: on every model and size over threads, pairwise over processes.
+OTHERS = [
+    (name, ranks, m, schedule, virtual)
+    for name, ranks, m in itertools.product(JOBS, (2, 4), (1, 3, 4, 8))
+    for schedule, virtual in (("interleaved", 1), ("interleaved", 2), ("bfs", 2), ("zb-h1", 1), ("zb-h2", 1))
+    if name in ("gpt", "cnn") or ranks * virtual <= 4  # the others have fewer layers than eight stages need
+]
+OTHERS_PAIRWISE = [case for index, case in enumerate(OTHERS) if index % 7 == 0]
+
+
 @pytest.mark.parametrize(("name", "stages", "micro_batches", "schedule"), CASES)
 def test_threads_train_like_the_plain_model(name: str, stages: int, micro_batches: int, schedule: str) -> None:
     outcome = check(name, stages, micro_batches, schedule, ranks=stages)
@@ -102,6 +113,27 @@ def test_processes_train_like_the_plain_model(
     processes: ProcessPool, name: str, stages: int, micro_batches: int, schedule: str
 ) -> None:
     outcomes = processes.run(on_rank, stages, name, stages, micro_batches, schedule)
+    for outcome in outcomes:
+        assert outcome.different == []
+        assert outcome.exempted == EXEMPT.get(name, set())
+    assert set().union(*(outcome.compared for outcome in outcomes)) == all_parameters(name)
+
+
+@pytest.mark.parametrize(("name", "ranks", "micro_batches", "schedule", "virtual"), OTHERS)
+def test_every_schedule_trains_like_the_plain_model(
+    name: str, ranks: int, micro_batches: int, schedule: str, virtual: int
+) -> None:
+    outcome = check(name, ranks, micro_batches, schedule, virtual, ranks=ranks)
+    assert outcome.different == []
+    assert outcome.exempted == EXEMPT.get(name, set())
+    assert outcome.compared == all_parameters(name)
+
+
+@pytest.mark.parametrize(("name", "ranks", "micro_batches", "schedule", "virtual"), OTHERS_PAIRWISE)
+def test_every_schedule_trains_like_the_plain_model_over_processes(
+    processes: ProcessPool, name: str, ranks: int, micro_batches: int, schedule: str, virtual: int
+) -> None:
+    outcomes = processes.run(on_rank, ranks, name, ranks, micro_batches, schedule, virtual)
     for outcome in outcomes:
         assert outcome.different == []
         assert outcome.exempted == EXEMPT.get(name, set())
