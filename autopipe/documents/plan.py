@@ -10,7 +10,9 @@ class StagePlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """Layers ``begin`` to ``end - 1`` on ``rank``, with the costs predicted for one micro-batch.
 
     ``parameter_bytes`` counts parameters, ``state_bytes`` parameters, gradients, optimizer state and
-    buffers together, ``activation_bytes`` what one in-flight micro-batch holds.
+    buffers together, ``activation_bytes`` what one in-flight micro-batch holds and ``working_bytes`` how far
+    above that the one in hand climbs. Once per step come ``tied_ns``, to sum the gradients of parameters
+    that other ranks hold too, and ``optimizer_ns``.
     """
 
     begin: int
@@ -21,10 +23,27 @@ class StagePlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     forward_ns: int
     backward_ns: int
     optimizer_ns: int = 0
+    tied_ns: int = 0
     send_bytes: int = 0
     parameter_bytes: int
     state_bytes: int
     activation_bytes: int
+    working_bytes: int = 0
+
+
+class EdgePlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What stage ``source`` sends to stage ``target`` for one micro-batch, what comes back, and over which link.
+
+    ``gradient`` tells if anything comes back; a link's latency or bandwidth is None where it was not measured.
+    """
+
+    source: int
+    target: int
+    gradient: bool
+    forward_bytes: int
+    backward_bytes: int
+    latency_ns: int | None = None
+    bytes_per_s: int | None = None
 
 
 class RankPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -70,7 +89,8 @@ class Plan(Document, frozen=True, kw_only=True, forbid_unknown_fields=True, tag=
     """Stages, ranks, micro-batches and schedule for one model on one cluster, with a prediction and a proof.
 
     ``batch_size`` is the mini-batch of one replica in samples; ``micro_batches`` of them have
-    ``micro_batch_size`` samples each (the last ones fewer if it does not divide).
+    ``micro_batch_size`` samples each (the last ones fewer if it does not divide). ``step_ns`` is a whole
+    training step: all micro-batches, tied gradients, optimizer; ``bubble_ratio`` the idle share of it.
     """
 
     model: str
@@ -86,6 +106,7 @@ class Plan(Document, frozen=True, kw_only=True, forbid_unknown_fields=True, tag=
     depth: int = 0
     stages: tuple[StagePlan, ...]
     ranks: tuple[RankPlan, ...]
+    edges: tuple[EdgePlan, ...] = ()
     step_ns: int
     bubble_ratio: float
     certificate: Certificate
