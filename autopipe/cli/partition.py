@@ -11,10 +11,8 @@ from autopipe.cli.values import SizeParameter
 from autopipe.documents.files import load
 from autopipe.documents.profile import Profile
 from autopipe.errors import InputError
-from autopipe.schedules.named import NAMES
 
 MICROSECOND_NS = 1000
-FORWARD_ONLY = "forward"
 
 
 @click.command("partition", short_help="Plan stages, micro-batches and schedule for a number of GPUs.")
@@ -25,9 +23,7 @@ FORWARD_ONLY = "forward"
     "--memory", type=SizeParameter(), help="Limit of each device, for example 80GiB; else the profiled one's."
 )
 @click.option("--micro-batch", type=click.IntRange(min=1), help="Samples of one micro-batch; chosen if not given.")
-@click.option(
-    "--schedule", type=click.Choice([name for name in NAMES if name != FORWARD_ONLY]), help="Chosen if not given."
-)
+@click.option("--schedule", help="For example gpipe or 1f1b; chosen if not given.")
 @click.option("--stages", type=click.IntRange(min=1), help="Stages of the pipeline; chosen if not given.")
 @click.option("--bandwidth", type=SizeParameter(), help="Of the link between neighbours, a second: for example 25GB.")
 @click.option("--latency-us", type=click.FloatRange(min=0), help="Of the link between neighbours, in microseconds.")

@@ -93,7 +93,7 @@ def rank_table(plan: Plan) -> Table:
     """Return one row a rank: what is in flight, how long it is busy in a step, its peak against its limit."""
     table = plain_table("Ranks, for one step")
     time = times_scale(tuple(rank.busy_ns for rank in plan.ranks))
-    size = bytes_scale(tuple(max(rank.peak_bytes, rank.memory_limit_bytes or 0) for rank in plan.ranks))
+    size = bytes_scale(tuple(rank.peak_bytes for rank in plan.ranks))
     add_figures(table, "rank")
     add_words(table, "stages")
     add_figures(table, "in-flight")

@@ -16,12 +16,14 @@ from autopipe.documents.plan import Plan
 from autopipe.documents.profile import Profile
 from autopipe.documents.timeline import Timeline
 from autopipe.errors import StepError
+from autopipe.units import format_share
 
 RANKS = 2
 BATCH = 16
 MICRO_BATCHES = (1, 2, 4)
 PROFILE_BUDGET_S = 20.0
 LIMIT_S = 600.0
+LOADED_SHARE = 0.10
 
 
 @click.command("demo", short_help="Train a small GPT on two local processes, from profile to proof.")
@@ -127,7 +129,7 @@ def _compare(folder: Path, plan: Plan, losses: tuple[float, ...], screen: Screen
     """Show predicted beside measured; return what the ranks wrote."""
     import torch
 
-    from autopipe.cli.demo.rank import TIMELINE
+    from autopipe.cli.demo.rank import TIMELINE, Usage, foreign_share
     from autopipe.reporting.comparison import compare, comparison_table
     from autopipe.reporting.timeline_text import timeline_text
 
@@ -144,6 +146,12 @@ def _compare(folder: Path, plan: Plan, losses: tuple[float, ...], screen: Screen
     screen.show(timeline_text(timeline, width=screen.width))
     screen.show()
     screen.show(comparison_table(compare(plan, timeline)))
+    share = foreign_share([Usage(*report["usage"]) for report in reports])
+    if share is not None and share > LOADED_SHARE:
+        screen.show(
+            f"\nOther programs used {format_share(share)} of the machine while the ranks trained: the measured "
+            "times are too long by about as much. Try again on a quiet machine."
+        )
     return reports
 
 

@@ -1,10 +1,11 @@
 """One rank of the demo: torchrun starts it twice, it trains its stages and writes down what it saw."""
 
+import os
 import statistics
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import torch
@@ -15,6 +16,7 @@ from autopipe.cli.demo.model import CONTEXT, LEARNING_RATE, build, next_byte_los
 from autopipe.cli.demo.text import Batch, draw_batch, read_text
 from autopipe.documents.files import save
 from autopipe.documents.timeline import Lane, Span, Timeline
+from autopipe.profiler.load import ForeignLoad
 from autopipe.profiler.memory import StorageLedger
 
 WARM_UP = 3
@@ -36,6 +38,13 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     loss: float
 
 
+class Usage(NamedTuple):
+    """Shares of all processors while the ranks trained: this rank's, and all others' (None: the system hides it)."""
+
+    own_share: float
+    others_share: float | None
+
+
 def train(job: Job) -> None:
     """Train this rank's stages of the plan in the job's folder; write the median step's timeline and gradients."""
     torch.set_num_threads(1)
@@ -43,6 +52,7 @@ def train(job: Job) -> None:
     pipe = autopipe.pipeline(build(), plan=folder / PLAN, loss_fn=next_byte_loss)
     optimizer = torch.optim.AdamW(pipe.parameters(), lr=LEARNING_RATE)
     text = read_text()
+    load, start, cpu_start = ForeignLoad(), time.perf_counter(), time.process_time()
     gradients: dict[int, dict[str, Tensor]] = {}
     timelines: list[Timeline] = []
     for step in range(job.steps):
@@ -50,14 +60,17 @@ def train(job: Job) -> None:
         loss = pipe.step(inputs, target=target)
         if step in (0, job.steps - 1):
             gradients[step] = {name: p.grad.clone() for name, p in pipe.named_parameters() if p.grad is not None}
-        start = time.perf_counter_ns()
+        update = time.perf_counter_ns()
         optimizer.step()
-        timelines.append(_with_optimizer(pipe.timeline(), time.perf_counter_ns() - start))
+        timelines.append(_with_optimizer(pipe.timeline(), time.perf_counter_ns() - update))
         optimizer.zero_grad()
         if pipe.rank == 0:
             print(msgspec.json.encode(Report(step=step, loss=loss.item())).decode(), flush=True)
+    capacity = (time.perf_counter() - start) * (os.cpu_count() or 1)
+    usage = Usage(own_share=(time.process_time() - cpu_start) / capacity, others_share=load.share())
     peak = counted_peak(pipe, optimizer, draw_batch(text, step=job.steps, batch=job.batch, time=CONTEXT))
-    torch.save({"gradients": gradients, "peak_bytes": peak}, folder / f"rank{pipe.rank}.pt")
+    result = {"gradients": gradients, "peak_bytes": peak, "usage": tuple(usage)}
+    torch.save(result, folder / f"rank{pipe.rank}.pt")
     if pipe.rank == 0:
         save(median_step(timelines[WARM_UP:] or timelines), folder / TIMELINE)
 
@@ -75,6 +88,16 @@ def counted_peak(pipe: Any, optimizer: torch.optim.Optimizer, batch: Batch) -> i
     with StorageLedger() as ledger:
         pipe.step(batch.inputs, target=batch.target)
     return sum(tensor.untyped_storage().nbytes() for tensor in held) + ledger.peak_bytes
+
+
+def foreign_share(usages: list[Usage]) -> float | None:
+    """Return the share of all processors that programs other than the ranks took, None where it is hidden.
+
+    Every rank counts its peers among the others; what is left of them without the peers is foreign.
+    """
+    total = sum(usage.own_share for usage in usages)
+    shares = [usage.others_share - (total - usage.own_share) for usage in usages if usage.others_share is not None]
+    return max(0.0, statistics.mean(shares)) if shares else None
 
 
 def median_step(timelines: list[Timeline]) -> Timeline:
