@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
+from autopipe.errors import InputError
 from autopipe.recorder.example import Example, map_tensors, tensors, with_batch
 from autopipe.recorder.glue import grad_mode_kept
 from autopipe.recorder.notes import note_of
@@ -104,7 +105,7 @@ def _compare(
             again = None if terms.compiling else _try_outcome(model, snapshot, example)
             if again is None or _first_unequal(expected, again, exact=True) is not None:
                 difference = _first_unequal(expected, found, exact=False)
-    except MODEL_ERRORS as error:
+    except (*MODEL_ERRORS, InputError) as error:
         difference = f"it fails with {type(error).__name__}: {error}"
     finally:
         snapshot.restore()
@@ -220,7 +221,7 @@ class _Comparison(fx.Interpreter):
     def run_node(self, n: fx.Node) -> Any:
         try:
             result = super().run_node(n)
-        except MODEL_ERRORS:
+        except (*MODEL_ERRORS, InputError):
             raise _Found(n) from None
         expected = self.values.get(n.name)
         if expected is not None and not _equal(expected, result, exact=True):

@@ -28,11 +28,13 @@ _FACTORIES = (
 _ACTIVATIONS = (
     "celu_ elu_ hardsigmoid hardswish hardtanh_ leaky_relu_ relu_ rrelu_ selu_ sigmoid tanh threshold_ upsample"
 )
+# What public functions call in their place, where a torch function mode sees the inner one only.
+_PRIVATE = "_grouped_mm _scaled_mm _scaled_grouped_mm"
 _GLUE = "choose set_item enter_grad_mode exit_grad_mode enter_autocast exit_autocast expect expect_size"
 _FORBIDDEN_METHODS = "apply_ backward map_ map2_ numpy register_hook share_memory_ storage untyped_storage"
 _SPECIAL_METHODS = (
-    "__and__ __or__ __xor__ __eq__ __ne__ __lt__ __le__ __gt__ __ge__ __invert__ __rsub__ __rdiv__ __rtruediv__ "
-    "__rpow__ __floordiv__ __rfloordiv__ __rmod__ __rmatmul__ __iand__ __ior__ __ixor__ __lshift__ __rshift__ "
+    "__pow__ __and__ __or__ __xor__ __eq__ __ne__ __lt__ __le__ __gt__ __ge__ __invert__ __rsub__ __rdiv__ "
+    "__rtruediv__ __rpow__ __floordiv__ __rfloordiv__ __rmod__ __rmatmul__ __iand__ __ior__ __ixor__ __lshift__ __rshift__ "
     "__rlshift__ __rrshift__ __rand__ __ror__ __rxor__ __ipow__ __idiv__ __ilshift__ __irshift__"
 )
 _RANDOM = ("dropout", "rand", "bernoulli", "normal", "multinomial", "rrelu", "gumbel", "scaled_dot_product", "poisson")
@@ -63,9 +65,8 @@ def resolve_function(name: str) -> Callable[..., Any]:
 
 
 def method_name(function: Callable[..., Any]) -> str | None:
-    """Return ``function``'s name if it is a public method of every tensor."""
-    name = getattr(function, "__name__", "")
-    return name if is_method(name) and _methods().get(name) is function else None
+    """Return the name under which ``function`` is a method of every tensor that a graph may call."""
+    return _method_names().get(function)
 
 
 def is_method(name: str) -> bool:
@@ -135,6 +136,9 @@ def _named_functions() -> Iterator[tuple[str, Callable[..., Any]]]:
         yield f"torch.{name}", getattr(torch, name)
     for name in _ACTIVATIONS.split():
         yield f"torch.nn.functional.{name}", getattr(functional, name)
+    for name in _PRIVATE.split():
+        if hasattr(torch, name):
+            yield f"torch.{name}", getattr(torch, name)
     for prefix, namespace in (
         ("torch", torch),
         ("torch.nn.functional", functional),
@@ -163,6 +167,14 @@ def _hashable_in(function: Any, functions: set[Any]) -> bool:
 
 @cache
 def _methods() -> Mapping[str, Callable[..., Any]]:
-    names = {name for name in dir(Tensor) if not name.startswith("_")} - set(_FORBIDDEN_METHODS.split())
+    names = sorted({name for name in dir(Tensor) if not name.startswith("_")} - set(_FORBIDDEN_METHODS.split()))
     methods = {name: getattr(Tensor, name) for name in (*names, *_SPECIAL_METHODS.split()) if hasattr(Tensor, name)}
     return MappingProxyType({name: method for name, method in methods.items() if callable(method)})
+
+
+@cache
+def _method_names() -> Mapping[Callable[..., Any], str]:
+    names: dict[Callable[..., Any], str] = {}
+    for name, method in _methods().items():
+        names.setdefault(method, name)
+    return MappingProxyType(names)

@@ -40,6 +40,7 @@ def intercepted(listener: Listener) -> Iterator[None]:
     enter, leave = torch.autocast.__enter__, torch.autocast.__exit__
     apply = torch.autograd.Function.__dict__["apply"].__func__
     is_compiling = torch.compiler.is_compiling
+    check_tensor = torch._check_tensor_all_with
 
     def is_ours() -> bool:
         return threading.get_ident() == thread
@@ -65,6 +66,14 @@ def intercepted(listener: Listener) -> Iterator[None]:
             listener.notice(f"it calls the custom autograd function {kind.__name__}, which a graph cannot name")
         return apply(kind, *args, **kwargs)
 
+    def check(*args: Any, **kwargs: Any) -> Any:
+        # A validation that raises or does nothing: its reading of values shapes no graph.
+        muted, listener.muted = listener.muted, True
+        try:
+            return check_tensor(*args, **kwargs)
+        finally:
+            listener.muted = muted
+
     def compiling() -> bool:
         return is_compiling() or (listener.compiling and is_ours() and not listener.muted)
 
@@ -74,4 +83,5 @@ def intercepted(listener: Listener) -> Iterator[None]:
         stack.enter_context(mock.patch.object(torch.autocast, "__exit__", autocast_exit))
         stack.enter_context(mock.patch.object(torch.autograd.Function, "apply", classmethod(function_apply)))
         stack.enter_context(mock.patch.object(torch.compiler, "is_compiling", compiling))
+        stack.enter_context(mock.patch.object(torch, "_check_tensor_all_with", check))
         yield

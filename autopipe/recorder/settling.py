@@ -122,9 +122,10 @@ def _base_run(terms: Terms) -> tuple[Run, Terms]:
     chosen, compiling = first, terms.compiling
     if first.refused is not None or _share(terms.model, first) > _LARGE_SHARE:
         # Some libraries read no values when they believe to be compiled: worth it where much would stay whole.
-        second = terms.run(compiling=True)
-        is_better = first.refused is not None or _share(terms.model, second) < _share(terms.model, first)
-        if second.refused is None and is_better:
+        second = _try_run(replace(terms, compiling=True), terms.example)
+        if second is not None and (
+            first.refused is not None or _share(terms.model, second) < _share(terms.model, first)
+        ):
             chosen, compiling = second, True
     if chosen.refused is not None:
         raise CaptureError(

@@ -25,7 +25,7 @@ _OTHER_QUERIES = (
     "result_type can_cast is_tensor is_storage __dir__ dim_order __sizeof__ _is_zerotensor is_coalesced"
 )
 _QUERIES = f"{_SHAPE_QUERIES} {_OTHER_QUERIES}"
-_VALUE_SHAPED = "nonzero argwhere unique unique_consecutive masked_select repeat_interleave bincount unique_dim"
+_VALUE_SHAPED = "nonzero argwhere unique unique_consecutive masked_select bincount unique_dim"
 
 
 @cache
@@ -66,6 +66,8 @@ class Call:
         if name == "__getitem__":
             index = args[1] if isinstance(args[1], (tuple, list)) else (args[1],)
             return any(isinstance(item, Tensor) and item.dtype in (torch.bool, torch.uint8) for item in index)
+        if name == "repeat_interleave":
+            return len(args) == 1 or isinstance(args[1], Tensor)
         return name in _words(_VALUE_SHAPED) or (name == "where" and len(args) == 1)
 
 
@@ -82,7 +84,7 @@ def classify(function: Callable[..., Any], args: tuple[Any, ...]) -> Call | Quer
     if name == "__getitem__":
         return Call(title="Tensor.__getitem__", target=operator.getitem)
     if (method := method_name(function)) is not None and args and isinstance(args[0], Tensor):
-        return Call(title=f"Tensor.{name}", op="call_method", target=method)
+        return Call(title=f"Tensor.{method}", op="call_method", target=method)
     if (known := function_name(function)) is not None:
         return Call(title=known, target=function)
     if hasattr(Tensor, name) and getattr(Tensor, name) is function:
