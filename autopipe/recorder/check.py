@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from autopipe.errors import InputError
-from autopipe.recorder.example import Example, map_tensors, tensors, with_batch
+from autopipe.recorder.example import Example, map_tensors, tensors, with_batch, with_length
 from autopipe.recorder.glue import grad_mode_kept
 from autopipe.recorder.notes import note_of
 from autopipe.recorder.settling import MODEL_ERRORS, Terms, mode_of
@@ -32,12 +32,14 @@ class Outcome:
 class Difference:
     """How a recorded graph differs from the model: a sentence, and the open module in which it first does.
 
-    ``is_of_batch`` tells that at the recorded batch size it does not.
+    ``is_of_batch`` tells that at the recorded batch size it does not, ``is_of_length`` that at the recorded
+    length of sequences it does not.
     """
 
     sentence: str
     owner: str
     is_of_batch: bool = False
+    is_of_length: bool = False
 
 
 def find_difference(module: fx.GraphModule, terms: Terms) -> Difference | None:
@@ -49,8 +51,13 @@ def find_difference(module: fx.GraphModule, terms: Terms) -> Difference | None:
     """
     snapshot = Snapshot(terms.model)
     example = with_batch(terms.example, _other_size(terms)) if terms.frees_batch else terms.example
-    difference = _compare_some(module, terms, snapshot, (shuffled(example), example))
+    shorter = (
+        with_length(example, (example.length or 0) - 2) if terms.frees_length and (example.length or 0) > 3 else None
+    )
+    difference = _compare_some(module, terms, snapshot, (shuffled(shorter or example), shorter or example, example))
     if difference is not None:
+        if shorter is not None and _compare_some(module, terms, snapshot, (shuffled(example), example)) is None:
+            return dataclasses.replace(difference, is_of_length=True)
         if terms.frees_batch:
             again = _compare_some(module, terms, snapshot, (shuffled(terms.example), terms.example))
             return dataclasses.replace(difference, is_of_batch=again is None)

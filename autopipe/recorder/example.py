@@ -17,13 +17,16 @@ class Example:
     """The arguments of one call: ``values`` by placeholder name, in the order of the forward's signature.
 
     ``keywords`` gives the name by which the model takes each; ``positional`` says how many are passed by position;
-    ``batch_size`` is the leading size of the first tensor, None where there is none to vary.
+    ``batch_size`` is the leading size of the first tensor, None where there is none to vary; ``length`` is the
+    second size of the first tensor that is a batch of sequences: of numbers (2 dimensions, integers) or of
+    vectors (3 dimensions).
     """
 
     values: Mapping[str, Any]
     keywords: Mapping[str, str]
     positional: int
     batch_size: int | None
+    length: int | None = None
 
     def call_args(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the args and kwargs of the call."""
@@ -66,6 +69,7 @@ def bind(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> 
         keywords=keywords,
         positional=len(bound.args),
         batch_size=_batch_size(values),
+        length=_length(values),
     )
 
 
@@ -86,6 +90,17 @@ def with_batch(example: Example, batch_size: int) -> Example:
 
     values = {name: map_tensors(value, resize) for name, value in example.values.items()}
     return dataclasses.replace(example, values=values, batch_size=batch_size)
+
+
+def with_length(example: Example, length: int) -> Example:
+    """Return the example with its sequences cut off at ``length``: in each tensor whose first sizes are theirs."""
+    before = (example.batch_size, example.length)
+
+    def cut(tensor: Tensor) -> Tensor:
+        return own(tensor[:, :length].detach() if tensor.shape[:2] == before else tensor)
+
+    values = {name: map_tensors(value, cut) for name, value in example.values.items()}
+    return dataclasses.replace(example, values=values, length=length)
 
 
 def own(value: Any) -> Any:
@@ -126,6 +141,14 @@ def tensors(value: Any) -> list[Tensor]:
 def _batch_size(values: Mapping[str, Any]) -> int | None:
     for tensor in tensors(dict(values)):
         return tensor.shape[0] if tensor.dim() > 0 and tensor.shape[0] > 0 else None
+    return None
+
+
+def _length(values: Mapping[str, Any]) -> int | None:
+    for tensor in tensors(dict(values)):
+        is_sequence = tensor.dim() == 3 or (tensor.dim() == 2 and not tensor.is_floating_point())
+        if is_sequence and tensor.shape[0] == _batch_size(values):
+            return tensor.shape[1]
     return None
 
 

@@ -34,8 +34,8 @@ _GLUE = "choose set_item enter_grad_mode exit_grad_mode enter_autocast exit_auto
 _FORBIDDEN_METHODS = "apply_ backward map_ map2_ numpy register_hook share_memory_ storage untyped_storage"
 _SPECIAL_METHODS = (
     "__pow__ __and__ __or__ __xor__ __eq__ __ne__ __lt__ __le__ __gt__ __ge__ __invert__ __rsub__ __rdiv__ "
-    "__rtruediv__ __rpow__ __floordiv__ __rfloordiv__ __rmod__ __rmatmul__ __iand__ __ior__ __ixor__ __lshift__ __rshift__ "
-    "__rlshift__ __rrshift__ __rand__ __ror__ __rxor__ __ipow__ __idiv__ __ilshift__ __irshift__"
+    "__rtruediv__ __rpow__ __floordiv__ __rfloordiv__ __rmod__ __rmatmul__ __iand__ __ior__ __ixor__ __lshift__ "
+    "__rshift__ __rlshift__ __rrshift__ __rand__ __ror__ __rxor__ __ipow__ __idiv__ __ilshift__ __irshift__"
 )
 _RANDOM = ("dropout", "rand", "bernoulli", "normal", "multinomial", "rrelu", "gumbel", "scaled_dot_product", "poisson")
 

@@ -45,7 +45,8 @@ def record(
 ) -> Recording:
     """Run ``model`` on an example and return it as a graph of its own submodules.
 
-    The model runs eagerly, once for each of: the example, another batch size, the other of train and eval.
+    The model runs eagerly, once for each of: the example, another batch size, another length of sequences (where
+    the example has them), the other of train and eval.
     Parameters and modules are shared, never copied, and the model is left as it was found.
 
     Parameters
@@ -76,7 +77,9 @@ def record(
             difference = find_difference(module, terms) if check else None
             if difference is None:
                 return Recording(module, document, terms.demoted)
-            if difference.is_of_batch:
+            if difference.is_of_length:
+                terms = replace(terms, frees_length=False, fixes_length=True)
+            elif difference.is_of_batch:
                 terms = replace(terms, frees_batch=False)
             elif difference.owner:
                 terms = terms.with_leaf(difference.owner, f"its recording differs from it: {difference.sentence}")

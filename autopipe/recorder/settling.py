@@ -1,6 +1,6 @@
 """A model is run until one graph stands for all its recordings: any batch size, train and eval."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
@@ -8,7 +8,7 @@ from torch import fx, nn
 
 from autopipe.errors import CaptureError
 from autopipe.recorder import glue
-from autopipe.recorder.example import Example, with_batch
+from autopipe.recorder.example import Example, with_batch, with_length
 from autopipe.recorder.leaves import Leaves
 from autopipe.recorder.ledger import TensorNames, tensor_names
 from autopipe.recorder.notes import NOTE, Note, memory, note_of
@@ -17,6 +17,7 @@ from autopipe.recorder.run import Run, run
 
 _ROUNDS = 32
 _LARGE_SHARE = 1 / 8
+_BATCH, _LENGTH = "batch", "length"
 
 # How a model refuses an input that it does not take: the recording then holds for the example's kind only.
 MODEL_ERRORS = (RuntimeError, ValueError, TypeError, IndexError, KeyError, AttributeError, AssertionError)
@@ -27,7 +28,8 @@ class Terms:
     """What a model is recorded on, and what is asked of the graph.
 
     ``demoted`` gives the reason for each module that had to become a leaf; ``names`` are the names of the
-    tensors of the model as the user gave it.
+    tensors of the model as the user gave it; ``fixes_length`` asks the graph to check the sequence length,
+    because the recording depends on it.
     """
 
     model: nn.Module
@@ -36,6 +38,8 @@ class Terms:
     names: TensorNames
     frees_batch: bool = True
     frees_mode: bool = True
+    frees_length: bool = True
+    fixes_length: bool = False
     compiling: bool = False
     demoted: dict[str, str] = field(default_factory=dict)
 
@@ -89,21 +93,25 @@ def settle(terms: Terms) -> tuple[fx.Graph, Terms]:
         base, terms = _base_run(terms)
         batch = _batch_variant(terms) if terms.frees_batch else None
         mode = _mode_variant(terms) if terms.frees_mode else None
-        terms = replace(terms, frees_batch=batch is not None, frees_mode=mode is not None)
+        length = _length_variant(terms, base) if terms.frees_length else None
+        terms = replace(
+            terms, frees_batch=batch is not None, frees_mode=mode is not None, frees_length=length is not None
+        )
         runs = [recorded for recorded in (base, batch, mode) if recorded is not None]
         if any(recorded.demoted.keys() != base.demoted.keys() for recorded in runs):
             for recorded in runs:
                 terms = terms.with_leaves({path: str(reason) for path, reason in recorded.demoted.items()})
             continue
-        conflict = _lay_over(terms, base, batch, mode)
+        conflict = _lay_over(terms, base, batch=batch, mode=mode, length=length)
         if conflict is None:
-            if terms.example.batch_size is not None and not terms.frees_batch:
-                _fix_batch_size(base.graph, terms.example.batch_size)
+            _fix_sizes(base.graph, terms)
             return base.graph, terms
-        if conflict.module:
-            change = "in the other mode" if conflict.variant.batch_size is None else "at another batch size"
+        if conflict.variant.symbol == _LENGTH:
+            terms = replace(terms, frees_length=False, fixes_length=True)
+        elif conflict.module:
+            change = "in the other mode" if conflict.variant.symbol is None else "at another batch size"
             terms = terms.with_leaf(conflict.module, f"it runs differently {change}: {conflict.what}")
-        elif conflict.variant.batch_size is not None:
+        elif conflict.variant.symbol == _BATCH:
             terms = replace(terms, frees_batch=False)
         else:
             terms = replace(terms, frees_mode=False)
@@ -179,19 +187,30 @@ def _try_run(terms: Terms, example: Example) -> Run | None:
     return variant if variant.refused is None else None
 
 
-def _lay_over(terms: Terms, base: Run, batch: Run | None, mode: Run | None) -> Conflict | None:
+def _length_variant(terms: Terms, base: Run) -> Run | None:
+    """Return the recording at sequences one shorter; None if the model does not run on them, or otherwise."""
+    length = terms.example.length
+    if length is None or length < 3:
+        return None
+    variant = _try_run(terms, with_length(terms.example, length - 1))
+    return variant if variant is not None and variant.demoted.keys() == base.demoted.keys() else None
+
+
+def _lay_over(terms: Terms, base: Run, *, batch: Run | None, mode: Run | None, length: Run | None) -> Conflict | None:
     """Lay the variants over ``base``; return what stood against it."""
-    model = terms.model
+    model, example = terms.model, terms.example
     identities = (memory(tensor) for tensor in (*model.parameters(), *model.buffers()))
     variants = [] if mode is None else [Variant(graph=mode.graph)]
-    if batch is not None:
-        assert terms.example.batch_size is not None
-        variants.append(Variant(graph=batch.graph, batch_size=terms.example.batch_size + 1))
+    if batch is not None and example.batch_size is not None:
+        size = example.batch_size
+        variants.append(Variant(graph=batch.graph, symbol=_BATCH, size=size, other=size + 1))
+    if length is not None and example.length is not None:
+        size = example.length
+        variants.append(Variant(graph=length.graph, symbol=_LENGTH, size=size, other=size - 1))
     try:
         overlay(
             base.graph,
             variants,
-            batch_size=terms.example.batch_size,
             model_memories=frozenset(identity for identity in identities if identity is not None),
             trains=lambda path: model.get_submodule(path).training,
         )
@@ -200,11 +219,21 @@ def _lay_over(terms: Terms, base: Run, batch: Run | None, mode: Run | None) -> C
     return None
 
 
-def _fix_batch_size(graph: fx.Graph, batch_size: int) -> None:
-    """Let ``graph`` check that its first tensor has the recorded batch size."""
+def _fix_sizes(graph: fx.Graph, terms: Terms) -> None:
+    """Let ``graph`` check the sizes that it is not free of: of the first tensor, and of the first sequence."""
+    batch_size, length = terms.example.batch_size, terms.example.length
+    if batch_size is not None and not terms.frees_batch:
+        _expect(graph, 0, batch_size, lambda shape: shape[:1] == (batch_size,))
+    if length is not None and terms.fixes_length:
+        _expect(graph, 1, length, lambda shape: shape[:2] == (batch_size, length))
+
+
+def _expect(graph: fx.Graph, dimension: int, size: int, is_it: Callable[[tuple[int, ...]], bool]) -> None:
     nodes = list(graph.nodes)
-    first = next(node for node in nodes if (note_of(node).shape or ())[:1] == (batch_size,))
+    first = next((node for node in nodes if is_it(note_of(node).shape or ())), None)
+    if first is None:
+        return
     behind = next(node for node in nodes if node.op != "placeholder")
     with graph.inserting_before(behind if first.op == "placeholder" else first.next):
-        node = graph.call_function(glue.expect_size, (first, 0, batch_size, f"argument {first.name}"))
+        node = graph.call_function(glue.expect_size, (first, dimension, size, f"argument {first.name}"))
     node.meta[NOTE] = Note(owner="", is_value=False)

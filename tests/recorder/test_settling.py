@@ -7,6 +7,7 @@ from autopipe.recorder import record
 from autopipe.recorder.example import bind
 from autopipe.recorder.leaves import Leaves
 from autopipe.recorder.settling import settle, terms_of
+from tests.models import GPT
 from tests.recorder import awkward
 
 
@@ -85,3 +86,32 @@ def test_recording_takes_three_forward_passes() -> None:
     model = Calls()
     settle(terms_of(model, bind(model, (torch.randn(2, 4),), {}), Leaves()))
     assert model.calls == [3]
+
+
+@pytest.mark.parametrize("length", [2, 9, 16])
+def test_length_of_sequences_is_not_burned_in(length: int) -> None:
+    model = GPT(blocks=1)
+    module = record(model, (torch.randint(0, 97, (2, 12)),)).module
+    ids = torch.randint(0, 97, (3, length))
+    assert torch.equal(module(ids), model(ids))
+
+
+def test_length_that_shapes_the_program_stays_and_is_checked() -> None:
+    class Steps(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embed = nn.Embedding(9, 4)
+            self.cell = nn.GRUCell(4, 4)
+
+        def forward(self, ids: torch.Tensor) -> torch.Tensor:
+            state = self.embed(ids[:, 0])
+            for step in range(1, ids.shape[1]):
+                state = self.cell(self.embed(ids[:, step]), state)
+            return state
+
+    recording = record(Steps(), (torch.randint(0, 9, (3, 5)),))
+    assert recording.demoted == {}
+    assert recording.graph.batch_is_free
+    recording.module(torch.randint(0, 9, (4, 5)))
+    with pytest.raises(InputError, match="size 6 in dimension 1"):
+        recording.module(torch.randint(0, 9, (3, 6)))
