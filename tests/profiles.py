@@ -92,8 +92,10 @@ costs = st.builds(
 
 
 @st.composite
-def profiles(draw: st.DrawFn, *, max_layers: int = 7, chain: bool = False, tied: bool = True) -> Profile:
-    """A random profile: a chain with skips (none if ``chain``), shared parameters, a loss, all figures small."""
+def profiles(
+    draw: st.DrawFn, *, max_layers: int = 7, chain: bool = False, tied: bool = True, optimizer: bool = True
+) -> Profile:
+    """A random profile: a graph with skips and branches (a row if ``chain``), shared parameters, a loss."""
     count = draw(st.integers(1, max_layers))
     shared = []
     if tied and count > 1 and draw(st.booleans()):
@@ -108,14 +110,15 @@ def profiles(draw: st.DrawFn, *, max_layers: int = 7, chain: bool = False, tied:
                 [draw(costs)],
                 parameter_bytes=held + draw(figures),
                 buffer_bytes=draw(st.integers(0, 5)),
-                optimizer_ns=draw(figures),
+                optimizer_ns=draw(figures) if optimizer else None,
             )
         )
     values = []
     for index in range(count - 1):
         consumers = {index + 1}
         if not chain:
-            consumers |= draw(st.sets(st.integers(index + 1, count - 1), max_size=2))
+            later = st.sets(st.integers(index + 1, count - 1), min_size=1, max_size=2)
+            consumers = draw(st.one_of(st.just({index + 1}), later))
         saved_at = draw(st.none() | st.sampled_from(sorted(consumers)))
         values.append(
             ProfiledValue(

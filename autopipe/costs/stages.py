@@ -1,5 +1,6 @@
 """What the stages of one split cost, and what travels between them."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -124,5 +125,5 @@ def tied_times(
 
 
 def scaled(duration_ns: int, speed: float) -> int:
-    """Return a duration on a device ``speed`` times as fast as the profiled one."""
-    return duration_ns if speed == 1.0 else round(duration_ns / speed)
+    """Return a duration on a device ``speed`` times as fast as the profiled one, rounded up."""
+    return duration_ns if speed == 1.0 else math.ceil(duration_ns / speed)

@@ -26,6 +26,8 @@ class IntervalTimes:
         Values that enter from earlier layers and that later layers read, each once.
     input_gradient_bytes, output_gradient_bytes : Table
         The part of these whose gradients travel back.
+    inputs, input_gradients : Table
+        How many values enter, and how many of their gradients travel back.
     """
 
     forward_ns: Table
@@ -35,6 +37,8 @@ class IntervalTimes:
     output_bytes: Table
     input_gradient_bytes: Table
     output_gradient_bytes: Table
+    inputs: Table
+    input_gradients: Table
 
     @property
     def layers(self) -> int:
@@ -67,6 +71,8 @@ def interval_times(sized: SizedProfile) -> IntervalTimes:
         output_bytes=leaving(every, len(layers)),
         input_gradient_bytes=entering(trained, len(layers)),
         output_gradient_bytes=leaving(trained, len(layers)),
+        inputs=entering(((value, 1) for value, _ in every), len(layers)),
+        input_gradients=entering(((value, 1) for value, _ in trained), len(layers)),
     )
 
 

@@ -99,11 +99,11 @@ def build(problem: Problem, reduction: Reduction) -> Programme:
     }
     unit = _unit_ns(problem, arcs)
     model = pulp.LpProblem("stages", pulp.LpMinimize)
-    chosen = {arc: pulp.LpVariable("w_{}_{}_{}".format(*arc), cat="Binary") for arc in arcs}
+    chosen = {arc: model.add_variable("w_{}_{}_{}".format(*arc), cat="Binary") for arc in arcs}
     low = reduction.pace_low_ns / unit
-    pace = pulp.LpVariable("T", lowBound=low)
-    optimizer = pulp.LpVariable("O", lowBound=0)
-    split = {tied.name: pulp.LpVariable(f"y_{index}", lowBound=0) for index, tied in enumerate(problem.tied)}
+    pace = model.add_variable("T", lowBound=low)
+    optimizer = model.add_variable("O", lowBound=0)
+    split = {tied.name: model.add_variable(f"y_{index}", lowBound=0) for index, tied in enumerate(problem.tied)}
     by_stage: list[list[Arc]] = [[] for _ in range(problem.stages)]
     for arc in arcs:
         by_stage[arc[0]].append(arc)

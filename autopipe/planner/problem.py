@@ -213,8 +213,9 @@ def _legal(intervals: Intervals, stages: int) -> tuple[Mask, ...]:
 def _hop(intervals: Intervals, link: Link) -> Table:
     times = intervals.times
     latency = link.latency_ns or 0
-    back = np.where(times.input_gradient_bytes > 0, latency + _transmit(times.input_gradient_bytes, link), 0)
-    return latency + _transmit(times.input_bytes, link) + back
+    there = np.where(times.inputs > 0, latency + _transmit(times.input_bytes, link), 0)
+    back = np.where(times.input_gradients > 0, latency + _transmit(times.input_gradient_bytes, link), 0)
+    return there + back
 
 
 def _occupied(intervals: Intervals, link: Link) -> Table:
@@ -229,7 +230,8 @@ def _transmit(size_bytes: Table, link: Link) -> Table:
 
 
 def _scaled(table: Table, speed: float) -> Table:
-    return table if speed == 1.0 else np.rint(table / speed).astype(np.int64)
+    # Rounded up as in `costs.stages.scaled`: sums of stages then never fall under the scaled sum of their layers.
+    return table if speed == 1.0 else np.ceil(table / speed).astype(np.int64)
 
 
 def _tied(intervals: Intervals, cluster: Cluster, stages: int) -> tuple[Tied, ...]:
