@@ -1,5 +1,6 @@
 """Mail: posts, sends and awaits a rank's messages, and frees what has left."""
 
+from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
@@ -42,6 +43,7 @@ class Mail:
         """Start a step whose micro-batches have these signature numbers."""
         self._signatures = tuple(signatures)
         self._posted: dict[Message, tuple[list[Any], list[Handle]]] = {}
+        self._unposted: dict[int, deque[Message]] = {}
         self._inbox: dict[Message, list[Any] | None] = {}
         self._outbox: dict[Message, list[Any] | None] = {}
         self._leaving: dict[Message, list[Handle]] = {}
@@ -88,30 +90,26 @@ class Mail:
         self._buffers.discard(message)
 
     def post(self, message: Message) -> None:
-        """Offer buffers for a message, where its specification is known."""
-        specs = self._specs.get(self._key(message))
-        if specs is not None and not self._is_empty(message):
-            self._offer(message, specs)
+        """Offer buffers for a message, or as soon as it is awaited if its specification is not known yet.
+
+        Messages from one rank are offered in the order of their posts: without tags, they arrive in that order.
+        """
+        line = self._unposted.setdefault(self._origin(message), deque())
+        line.append(message)
+        while line and (self._is_empty(line[0]) or self._key(line[0]) in self._specs):
+            self._offer(line.popleft())
 
     def await_arrival(self, message: Message) -> None:
         """Return when a message has arrived."""
-        if self._is_empty(message):
-            self._inbox[message] = []
-            return
-        if message not in self._posted:
-            key = self._key(message)
-            if key not in self._specs:
-                note = self._endpoint.receive_note(peer=self._origin(message), tag=self._note_tag(message))
-                specs = decode_specs(note)
-                if specs is None:
-                    self._inbox[message] = None
-                    return
-                self._specs[key] = specs
-            self._offer(message, self._specs[key])
-        values, handles = self._posted.pop(message)
-        for handle in handles:
-            handle.wait()
-        self._inbox[message] = values
+        line = self._unposted[self._origin(message)]
+        while message not in self._posted and message not in self._inbox:
+            self._learn(line[0])
+            self._offer(line.popleft())
+        if message in self._posted:
+            values, handles = self._posted.pop(message)
+            for handle in handles:
+                handle.wait()
+            self._inbox[message] = values
 
     def send(self, message: Message) -> None:
         """Start sending what was put under ``message``."""
@@ -142,7 +140,23 @@ class Mail:
             handle.wait()
         del self._outbox[message]
 
-    def _offer(self, message: Message, specs: tuple[Spec, ...]) -> None:
+    def _learn(self, message: Message) -> None:
+        """Receive a message's specification where it comes before the message."""
+        if not self._is_empty(message) and self._key(message) not in self._specs:
+            note = self._endpoint.receive_note(peer=self._origin(message), tag=self._note_tag(message))
+            specs = decode_specs(note)
+            if specs is not None:
+                self._specs[self._key(message)] = specs
+
+    def _offer(self, message: Message) -> None:
+        """Post the receives of a message; one that holds nothing, or could not be made, has arrived already."""
+        if self._is_empty(message):
+            self._inbox[message] = []
+            return
+        specs = self._specs.get(self._key(message))
+        if specs is None:
+            self._inbox[message] = None
+            return
         peer = self._origin(message)
         values = allocate(specs, self._endpoint.device)
         handles = [

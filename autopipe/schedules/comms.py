@@ -49,7 +49,7 @@ class Step(msgspec.Struct, frozen=True):
     """One step of a rank: an action to compute, or something to do with a message.
 
     ``POST`` offers a buffer for a message, ``SEND`` starts it, and the two waits end when it has arrived or
-    left. Neither POST nor SEND blocks.
+    left. Neither POST nor SEND blocks. Between two ranks, messages are posted in the order of their sends.
     """
 
     kind: Kind
@@ -107,12 +107,20 @@ def rank_steps(
     actions = schedule.actions[rank]
     leaving: dict[tuple[int, int, bool], deque[Message]] = {}
     pending: dict[Message, None] = {}
-    posted = 0
+    coming = {source: _coming(schedule, remote, source, rank) for source in _senders(ranks, remote, rank)}
+    posted: set[Message] = set()
+    ahead = 0
     for position, action in enumerate(actions):
-        while posted < len(actions) and posted <= position + lookahead:
-            for message in reads(actions[posted], remote[actions[posted].stage]):
-                yield Step(Kind.POST, message=message)
-            posted += 1
+        while ahead < len(actions) and ahead <= position + lookahead:
+            for message in reads(actions[ahead], remote[actions[ahead].stage]):
+                source = coming[ranks[message.source]]
+                while message not in posted:
+                    # A channel without tags delivers in the order of sending, so what comes before is posted before.
+                    earlier = next(source, message)
+                    posted.add(earlier)
+                    yield Step(Kind.POST, message=earlier)
+                posted.discard(message)
+            ahead += 1
         edges = remote[action.stage]
         for message in reads(action, edges):
             yield Step(Kind.WAIT_RECEIVE, message=message)
@@ -136,6 +144,20 @@ def rank_steps(
             pending[message] = None
     for message in pending:
         yield Step(Kind.WAIT_SEND, message=message)
+
+
+def _senders(ranks: tuple[int, ...], remote: tuple[tuple[Edge, ...], ...], rank: int) -> set[int]:
+    """Return the ranks whose stages exchange messages with stages of ``rank``."""
+    ends = {(ranks[edge.source], ranks[edge.target]) for row in remote for edge in row}
+    return {source for pair in ends if rank in pair for source in pair if source != rank}
+
+
+def _coming(schedule: Schedule, remote: tuple[tuple[Edge, ...], ...], source: int, rank: int) -> Iterator[Message]:
+    """Yield the messages from rank ``source`` to ``rank`` in the order in which they are sent."""
+    for action in schedule.actions[source]:
+        for message in writes(action, remote[action.stage]):
+            if schedule.stage_ranks[message.target] == rank:
+                yield message
 
 
 def reads(action: Action, edges: Iterable[Edge]) -> tuple[Message, ...]:
