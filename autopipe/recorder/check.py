@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from autopipe.errors import InputError
+from autopipe.errors import CaptureError, InputError
 from autopipe.recorder.example import Example, map_tensors, tensors, with_batch, with_length
 from autopipe.recorder.glue import grad_mode_kept
 from autopipe.recorder.notes import note_of
@@ -54,7 +54,8 @@ def find_difference(module: fx.GraphModule, terms: Terms) -> Difference | None:
     shorter = (
         with_length(example, (example.length or 0) - 2) if terms.frees_length and (example.length or 0) > 3 else None
     )
-    difference = _compare_some(module, terms, snapshot, (shuffled(shorter or example), shorter or example, example))
+    candidates = (shuffled(shorter or example), shorter or example, example, terms.example)
+    difference = _compare_some(module, terms, snapshot, candidates)
     if difference is not None:
         if shorter is not None and _compare_some(module, terms, snapshot, (shuffled(example), example)) is None:
             return dataclasses.replace(difference, is_of_length=True)
@@ -66,7 +67,7 @@ def find_difference(module: fx.GraphModule, terms: Terms) -> Difference | None:
         return None
     del snapshot
     with mode_of(terms.model, module, training=not terms.model.training), torch.no_grad():
-        return _compare_some(module, terms, Snapshot(terms.model), (example,))
+        return _compare_some(module, terms, Snapshot(terms.model), (example, terms.example))
 
 
 def _other_size(terms: Terms) -> int:
@@ -78,12 +79,21 @@ def _other_size(terms: Terms) -> int:
 def _compare_some(
     module: fx.GraphModule, terms: Terms, snapshot: Snapshot, examples: Sequence[Example]
 ) -> Difference | None:
-    """Compare on the first of ``examples`` that the model takes."""
+    """Compare on the first of ``examples`` that the model takes.
+
+    Raises
+    ------
+    CaptureError
+        If it takes none of them, forward and backward: nothing could then be compared.
+    """
     for example in examples:
         expected = _try_outcome(terms.model, snapshot, example)
-        if expected is not None:
+        if isinstance(expected, Outcome):
             return _compare(module, terms, snapshot, example, expected)
-    return None
+    raise CaptureError(
+        f"{type(terms.model).__name__} runs forward on the example but fails when it is run forward and backward to "
+        f"check its recording: {expected}. Pass an example that it can be trained on, or check=False."
+    )
 
 
 def shuffled(example: Example) -> Example:
@@ -110,7 +120,7 @@ def _compare(
         if difference is not None:
             snapshot.restore()
             again = None if terms.compiling else _try_outcome(model, snapshot, example)
-            if again is None or _first_unequal(expected, again, exact=True) is not None:
+            if not isinstance(again, Outcome) or _first_unequal(expected, again, exact=True) is not None:
                 difference = _first_unequal(expected, found, exact=False)
     except (*MODEL_ERRORS, InputError) as error:
         difference = f"it fails with {type(error).__name__}: {error}"
@@ -130,12 +140,12 @@ def _compare(
     )
 
 
-def _try_outcome(model: nn.Module, snapshot: Snapshot, example: Example) -> Outcome | None:
-    """Return the model's outcome; None if it does not take such data."""
+def _try_outcome(model: nn.Module, snapshot: Snapshot, example: Example) -> Outcome | str:
+    """Return the model's outcome, or its error if it does not take such data."""
     try:
         return _outcome(model, model, example)
-    except MODEL_ERRORS:
-        return None
+    except MODEL_ERRORS as error:
+        return f"{type(error).__name__}: {error}"
     finally:
         snapshot.restore()
 

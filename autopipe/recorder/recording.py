@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import torch
 from torch import fx, nn
 
 from autopipe.documents.graph import Graph
@@ -66,7 +67,7 @@ def record(
         If the model cannot be written down: the message names module, file, line and reason.
     """
     terms = terms_of(model, bind(model, args, kwargs or {}), Leaves(asked=tuple(leaf)))
-    with no_generation_cache(model):
+    with no_generation_cache(model), torch.enable_grad():
         for _ in range(_ATTEMPTS):
             with preserved(model):
                 graph, terms = settle(terms)

@@ -2,6 +2,7 @@ import pytest
 import torch
 from torch import fx, nn
 
+from autopipe.errors import CaptureError
 from autopipe.recorder import record
 from autopipe.recorder.check import find_difference
 from autopipe.recorder.example import bind
@@ -97,3 +98,26 @@ def test_random_operation_out_of_order_is_found() -> None:
     extra = module.graph.call_function(torch.rand, (3,))
     next(iter(module.graph.nodes)).append(extra)
     assert "differs" in checked(model, module, x)
+
+
+def test_model_that_cannot_be_trained_on_its_example_is_not_passed_unchecked() -> None:
+    class NoBackward(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(4, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = self.linear(x).exp()
+            z = y.exp()
+            y.mul_(3)
+            return z
+
+    with pytest.raises(CaptureError, match="fails when it is run forward and backward"):
+        record(NoBackward(), (torch.randn(2, 4),))
+
+
+def test_recording_under_no_grad_still_knows_what_needs_a_gradient() -> None:
+    job = JOBS["mlp"]
+    with torch.no_grad():
+        graph = record(job.build(), (job.draw(2)[0],)).graph
+    assert all(value.requires_grad for value in graph.values)
