@@ -32,4 +32,4 @@ demo: $(STAMP)
 	$(BIN)/autopipe demo
 
 bench: $(STAMP)
-	for script in docs/benchmarks/*/*.py; do echo "== $$script"; $(BIN)/python "$$script" || exit 1; done
+	set -e; for script in docs/benchmarks/*/*.py; do echo "$$script"; $(BIN)/python $$script; done
