@@ -11,6 +11,7 @@ from autopipe.documents.files import decode, encode
 from autopipe.documents.profile import Profile, Source
 from autopipe.errors import InputError, ProfileError
 from autopipe.profiler import measure
+from autopipe.recorder import record
 from tests.models import CNN, GPT, JOBS
 
 
@@ -182,8 +183,10 @@ def test_memory_that_runs_out_is_named_with_layer_and_size() -> None:
 
 def test_a_size_that_the_model_cannot_take_is_named() -> None:
     model = nn.Sequential(nn.Linear(6, 6), nn.BatchNorm1d(6))
-    with pytest.raises(ProfileError, match=r"layer 0 at micro-batch size 1: Expected more than 1 value"):
-        measure(model, (torch.randn(4, 6),), micro_batches=(1, 4), budget_s=0)
+    recording = record(model, (torch.randn(4, 6),))
+    (layer,) = (layer.name for layer in recording.graph.layers if layer.buffers)
+    with pytest.raises(ProfileError, match=f"layer {layer} at micro-batch size 1: Expected more than 1 value"):
+        measure(model, (torch.randn(4, 6),), micro_batches=(1, 4), budget_s=0, recording=recording)
 
 
 def test_a_misspelt_optimizer_is_refused_before_anything_runs() -> None:
