@@ -13,7 +13,7 @@ from autopipe.recorder.notes import note_of
 from autopipe.recorder.overlay import is_flag
 
 _PRODUCTS = (
-    "linear bilinear matmul __rmatmul__ mm bmm addmm baddbmm mv einsum tensordot embedding embedding_bag conv1d "
+    "linear bilinear matmul rmatmul mm bmm addmm baddbmm mv einsum tensordot embedding embedding_bag conv1d "
     "conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d multi_head_attention_forward"
 )
 
@@ -58,9 +58,11 @@ def _anchors(graph: fx.Graph, cuts: Cuts, model: nn.Module) -> list[int]:
     anchors = []
     for node in graph.nodes:
         sources = node.all_input_nodes
-        if node.op == "get_attr" or (sources and all(source in weights for source in sources)):
+        if _has_matrix(node, model):
+            anchors.append(node)
+        elif node.op == "get_attr" or (sources and all(source in weights for source in sources)):
             weights.add(node)
-        elif _has_matrix(node, model) or (_is_product(node) and any(source in weights for source in sources)):
+        elif _is_product(node) and any(source in weights for source in sources):
             anchors.append(node)
     if len(anchors) < 2:
         anchors = [node for node in cuts.steps if _is_module(node) or _is_product(node)]
@@ -70,7 +72,7 @@ def _anchors(graph: fx.Graph, cuts: Cuts, model: nn.Module) -> list[int]:
 
 def _is_product(node: fx.Node) -> bool:
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
-    return node.op in ("call_function", "call_method") and name.rstrip("_") in _PRODUCTS.split()
+    return node.op in ("call_function", "call_method") and name.strip("_") in _PRODUCTS.split()
 
 
 def _has_matrix(node: fx.Node, model: nn.Module) -> bool:

@@ -88,9 +88,7 @@ class _Merger:
         self.twins = [dict(zip(nodes, variant.graph.nodes, strict=True)) for variant in variants]
         self.sized = [index for index, variant in enumerate(variants) if variant.symbol is not None]
         symbols = [
-            Symbol(
-                name=str(variants[index].symbol), size=variants[index].size, other=variants[index].other, variant=place
-            )
+            Symbol(size=variants[index].size, other=variants[index].other, variant=place)
             for place, index in enumerate(self.sized)
         ]
         self.sizes = Sizes(graph, symbols, [self.twins[index] for index in self.sized])

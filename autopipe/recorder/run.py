@@ -25,7 +25,6 @@ class Frame:
     """An open module that is running: its path, the last node before it, and why it cannot stay open, if so."""
 
     path: str
-    module: nn.Module
     mark: fx.Node | None
     regions: int
     demoted: Refusal | None = None
@@ -44,7 +43,6 @@ class Run:
     demoted: dict[str, Refusal]
     refused: Refusal | None
     rebinds: bool
-    compiling: bool
     values: dict[str, Tensor]
 
 
@@ -81,7 +79,6 @@ def run(
         demoted=recorder.demoted,
         refused=recorder.refused,
         rebinds=recorder.rebinds,
-        compiling=compiling,
         values=recorder.ledger.kept or {},
     )
 
@@ -180,7 +177,7 @@ class Recorder(TorchFunctionMode):
 
     def _open(self, module: nn.Module, path: str, args: Any, kwargs: Any) -> Any:
         mark = self.ledger.last()
-        frame = Frame(path=path, module=module, mark=mark, regions=len(self.regions))
+        frame = Frame(path=path, mark=mark, regions=len(self.regions))
         inputs = versions(tensors((args, kwargs)))
         attributes = _attributes(module)
         self.frames.append(frame)

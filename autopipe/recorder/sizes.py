@@ -15,7 +15,6 @@ from autopipe.recorder.notes import NOTE, Note, note_of
 class Symbol:
     """A size that is free: ``size`` in the recording itself, ``other`` in the variant number ``variant``."""
 
-    name: str
     size: int
     other: int
     variant: int

@@ -20,8 +20,8 @@ def recorded(shape) -> tuple[fx.Graph, fx.Node, Sizes]:
         graphs.append((graph, nodes))
     (graph, nodes), *variants = graphs
     symbols = (
-        Symbol(name="batch", size=BATCH, other=BATCH + 1, variant=0),
-        Symbol(name="length", size=LENGTH, other=LENGTH - 1, variant=1),
+        Symbol(size=BATCH, other=BATCH + 1, variant=0),
+        Symbol(size=LENGTH, other=LENGTH - 1, variant=1),
     )
     twins = [dict(zip(nodes, others, strict=True)) for _, others in variants]
     return graph, nodes[1], Sizes(graph, symbols, twins)
