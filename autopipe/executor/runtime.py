@@ -23,7 +23,7 @@ from autopipe.schedules.comms import Edge, Kind, Message, Step, reads, writes
 from autopipe.stages.boundary import Route
 from autopipe.stages.loss import LossFunction, resolve_loss
 from autopipe.stages.split import Stage
-from autopipe.transport.endpoint import Endpoint, TransportError
+from autopipe.transport.endpoint import Endpoint, Handle, TransportError
 
 _LOSS_DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 Context = Callable[[], contextlib.AbstractContextManager[Any]]
@@ -121,6 +121,7 @@ class Runtime:
         self._losses: dict[int, Tensor] = {}
         self._failure: _Failure | None = None
         self._poisoned = False
+        self._passing: Handle | None = None
         self._scale, self._context, self._training = scale, context, training
         header = self._agree(args, kwargs)
         self._mail.begin(header.signatures)
@@ -171,7 +172,7 @@ class Runtime:
                 header = msgspec.json.decode(note, type=_Header)
             if (rank + 1) % size != first:
                 note = msgspec.json.encode(header)
-                self.endpoint.send_note(note, peer=(rank + 1) % size, tag=HEADER_TAG).wait()
+                self._passing = self.endpoint.send_note(note, peer=(rank + 1) % size, tag=HEADER_TAG)
         except TransportError as error:
             raise StepError(f"rank {rank} could not begin the step with its peers: {error}.") from error
         if problem is not None:
@@ -182,9 +183,13 @@ class Runtime:
 
     def _read_inputs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Header:
         sizes = micro_batch_sizes(batch_of(args, kwargs), self._micro_batches)
-        keys = [(self._training, signature(part)) for part in cut((args, kwargs), sizes)]
-        numbers = tuple(self._signature_numbers.setdefault(key, len(self._signature_numbers)) for key in keys)
-        return _Header(sizes, numbers)
+        parts = cut((args, kwargs), sizes)
+        numbers: dict[int, int] = {}
+        for size, part in zip(sizes, parts, strict=True):
+            if size not in numbers:  # micro-batches of one size are cut from the same tensors, so they are alike
+                key = (self._training, signature(part))
+                numbers[size] = self._signature_numbers.setdefault(key, len(self._signature_numbers))
+        return _Header(sizes, tuple(numbers[size] for size in sizes))
 
     def _load(self, args: tuple[Any, ...], kwargs: dict[str, Any], target: Any, sizes: tuple[int, ...]) -> None:
         """Cut what this rank reads of the mini-batch into micro-batches on its device."""
@@ -364,6 +369,8 @@ class Runtime:
             report[1] = total.to("cpu", torch.float64)
             report[2] = _LOSS_DTYPES.index(total.dtype)
         try:
+            if self._passing is not None:
+                self._passing.wait()
             failed, loss, dtype = self.endpoint.sum(report)
             if failed == 0:
                 return loss.to(self.endpoint.device, _LOSS_DTYPES[int(dtype)])

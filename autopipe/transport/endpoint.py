@@ -50,7 +50,7 @@ class Endpoint(Protocol):
         """Return every rank's note, by rank; all ranks call it."""
 
     def sum(self, tensor: Tensor) -> Tensor:
-        """Return the sum of every rank's tensor; all ranks call it."""
+        """Return the sum of every rank's small tensor on the CPU; all ranks call it."""
 
     def abort(self, reason: str) -> None:
         """Wake every rank that waits in this transport, where the transport can, with ``reason``."""
