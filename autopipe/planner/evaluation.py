@@ -13,7 +13,7 @@ from autopipe.hardware.cluster import Cluster, check_cluster
 from autopipe.planner.bounds import frontier
 from autopipe.planner.explain import binding_sentence
 from autopipe.planner.problem import make_problem, objective_ns, without_limits
-from autopipe.planner.request import micro_batch_sizes, with_profiled
+from autopipe.planner.request import check_magnitude, micro_batch_sizes, with_profiled
 from autopipe.planner.score import PREFERENCE, score, write_plan
 from autopipe.planner.step_bound import tightest
 from autopipe.units import format_bytes
@@ -49,6 +49,7 @@ def evaluate(
     if schedule not in PREFERENCE:
         raise InputError(f"schedule {schedule!r} cannot be planned: choose from {', '.join(PREFERENCE)}.")
     (size,) = micro_batch_sizes(profile, batch_size, micro_batch_size)
+    check_magnitude(profile, batch_size)
     intervals = Intervals.of(at_size(profile, size))
     problem = without_limits(
         make_problem(intervals, cluster, schedule=schedule, stages=stages, micro_batches=-(-batch_size // size))

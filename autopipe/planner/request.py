@@ -79,6 +79,25 @@ def micro_batch_sizes(profile: Profile, batch_size: int, fixed: int | None) -> t
     return sizes
 
 
+def check_magnitude(profile: Profile, batch_size: int) -> None:
+    """Return if sums over a whole step stay within 64-bit integers.
+
+    Raises
+    ------
+    InputError
+        If the figures of all layers together, times the batch, reach 2**60.
+    """
+    costs = [cost for layer in profile.layers for cost in layer.costs] + list(profile.loss)
+    total = sum(cost.forward_ns + cost.backward_ns + cost.saved_bytes + cost.transient_bytes for cost in costs)
+    total += sum(layer.parameter_bytes + layer.gradient_bytes + layer.optimizer_bytes for layer in profile.layers)
+    total += sum(size * (1 + len(value.consumers)) for value in profile.values for size in value.bytes)
+    if total * batch_size >= 1 << 60:
+        raise InputError(
+            f"a step of {batch_size} samples would add up to more than 36 years or an exbibyte by this profile: "
+            "check its times and sizes, or the batch."
+        )
+
+
 def _one_for_each_count(batch_size: int, least: int, most: int) -> tuple[int, ...]:
     """Return, for each number of micro-batches that sizes ``least`` to ``most`` give, the smallest size that does."""
     counts = {-(-batch_size // size) for size in range(least, most + 1)}

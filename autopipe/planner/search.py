@@ -15,7 +15,7 @@ from autopipe.planner.bounds import frontier
 from autopipe.planner.engine import ENGINES
 from autopipe.planner.explain import binding_sentence, lost_because, on_fewer
 from autopipe.planner.problem import Problem, make_problem
-from autopipe.planner.request import micro_batch_sizes, stage_count, with_profiled
+from autopipe.planner.request import check_magnitude, micro_batch_sizes, stage_count, with_profiled
 from autopipe.planner.score import PREFERENCE, Candidate, score, write_plan
 from autopipe.planner.shortage import infeasible_message, shortage
 from autopipe.planner.solved import Solved, solve_problem
@@ -76,6 +76,7 @@ def plan(
     cluster = with_profiled(cluster, profile)
     count = stage_count(profile, cluster, stages)
     sizes = micro_batch_sizes(profile, batch_size, micro_batch_size)
+    check_magnitude(profile, batch_size)
     deadline = time.monotonic() + max(0.0, time_limit_s)
     tables = tuple(Intervals.of(at_size(profile, size)) for size in sizes)
     schedules = PREFERENCE if schedule is None else (schedule,)
