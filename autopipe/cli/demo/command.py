@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -110,15 +111,22 @@ def _train(folder: Path, steps: int, screen: Screen) -> tuple[float, ...]:
         screen.progress("train") as progress,
         subprocess.Popen(words, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment) as process,
     ):
+        # Ranks that hang print nothing more, so the limit is kept by a timer and not by the reader.
+        timer = threading.Timer(LIMIT_S, process.terminate)
+        timer.start()
         try:
             for line in process.stdout or ():
+                if not line.startswith("{"):
+                    continue
                 report = msgspec.json.decode(line, type=Report)
                 losses.append(report.loss)
                 progress(f"step {report.step + 1}, loss {report.loss:.3f}", (report.step + 1) / steps)
-            code = process.wait(LIMIT_S)
+            code = process.wait()
         except BaseException:
             process.terminate()
             raise
+        finally:
+            timer.cancel()
         if code != 0:
             errors.seek(0)
             raise StepError(f"the demo's processes ended with exit code {code}:\n{errors.read()[-4000:]}")
