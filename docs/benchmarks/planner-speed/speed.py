@@ -1,0 +1,154 @@
+"""Time the planner on profiles of a GPT's shape: embedding, uneven blocks, head; memory limits that bind."""
+
+import argparse
+import os
+import random
+import statistics
+import time
+
+from autopipe.costs.size import at_size
+from autopipe.costs.stages import Intervals
+from autopipe.documents.profile import Cost, Profile, ProfiledLayer, ProfiledValue, Source
+from autopipe.errors import InfeasibleError
+from autopipe.hardware.cluster import Cluster, Link
+from autopipe.planner import plan
+from autopipe.planner.bounds import Reduction, frontier, reduce
+from autopipe.planner.ilp import solve
+from autopipe.planner.problem import make_problem, objective_ns
+from autopipe.planner.shortage import shortage
+
+MIB, GIB = 1024**2, 1024**3
+LINK = Link(latency_ns=10_000, bytes_per_s=25 * 10**9)
+SIZES = (1, 2, 4)
+
+
+def gpt_like(layers: int, seed: int) -> Profile:
+    """A profile whose blocks take 8 to 12 ms, its head three times that; every figure scales with the micro-batch."""
+    draw = random.Random(seed)
+    names = ["embedding", *(f"blocks.{index}" for index in range(layers - 2)), "head"]
+    built = []
+    for index, name in enumerate(names):
+        weight = {0: 0.3, layers - 1: 3.0}.get(index, draw.uniform(0.8, 1.2))
+        held = round({0: 800, layers - 1: 800}.get(index, draw.uniform(350, 450)) * MIB)
+        costs = tuple(
+            Cost(
+                forward_ns=round(weight * 1e6 * (0.4 + 3 * size)),
+                backward_ns=round(weight * 2e6 * (0.4 + 3 * size)),
+                saved_bytes=round(weight * size * 90 * MIB),
+                transient_bytes=size * 40 * MIB,
+                source=Source.ROOFLINE,
+            )
+            for size in SIZES
+        )
+        built.append(
+            ProfiledLayer(
+                name=name,
+                parameter_bytes=held,
+                gradient_bytes=held,
+                optimizer_bytes=2 * held,
+                buffer_bytes=0,
+                optimizer_ns=held // 400,
+                costs=costs,
+            )
+        )
+    crossing = tuple(
+        ProfiledValue(
+            name=f"hidden{index}",
+            producer=index,
+            consumers=(index + 1,),
+            requires_grad=True,
+            bytes=tuple(size * 12 * MIB for size in SIZES),
+        )
+        for index in range(layers - 1)
+    )
+    nothing = Cost(forward_ns=0, backward_ns=0, saved_bytes=0, transient_bytes=0, source=Source.ROOFLINE)
+    return Profile(
+        model=f"gpt of {layers} layers",
+        device="made up",
+        torch="-",
+        dtype="float16",
+        optimizer="adamw",
+        loss_name="cross_entropy",
+        clock="-",
+        micro_batches=SIZES,
+        layers=tuple(built),
+        values=crossing,
+        loss=(nothing,) * len(SIZES),
+        graph_fingerprint=f"{layers}/{seed}",
+    )
+
+
+def tight_limit(profile: Profile, stages: int, batch: int, slack: float) -> int:
+    """Return ``slack`` times the least memory per device under which anything fits at micro-batches of one."""
+    cluster = Cluster.uniform(stages, memory_bytes=1, intra_node=LINK)
+    intervals = Intervals.of(at_size(profile, 1))
+    problem = make_problem(intervals, cluster, schedule="1f1b", stages=stages, micro_batches=batch)
+    return round(slack * (1 + shortage(problem).excess_bytes))
+
+
+def row(layers: int, stages: int, batch: int, seeds: int, slacks: tuple[float, ...], micro_batch: int | None) -> None:
+    seconds, gaps, solver_gaps, statuses = [], [], [], set()
+    for seed in range(seeds):
+        profile = gpt_like(layers, seed)
+        for slack in slacks:
+            limit = tight_limit(profile, stages, batch, slack)
+            cluster = Cluster.uniform(stages, memory_bytes=limit, intra_node=LINK)
+            start = time.perf_counter()
+            try:
+                found = plan(profile, cluster, batch_size=batch, micro_batch_size=micro_batch, stages=stages)
+            except InfeasibleError:
+                statuses.add("infeasible")
+                continue
+            seconds.append(time.perf_counter() - start)
+            statuses.add(found.certificate.status)
+            gaps.append(found.certificate.gap)
+            solver_gaps.append(found.certificate.solver_gap)
+    sizes = micro_batch or "1 to 4"
+    print(
+        f"| {layers} | {stages} | {batch} | {sizes} | {len(seconds)} | {statistics.median(seconds):.3f} | "
+        f"{max(seconds):.3f} | {', '.join(sorted(statuses))} | {max(solver_gaps):.1e} | {100 * max(gaps):.2f} % |",
+        flush=True,
+    )
+
+
+def without_reduction(layers: int, stages: int, batch: int, limit_s: float) -> None:
+    """Compare the engine on all intervals with the engine on those that the dynamic programme leaves."""
+    profile = gpt_like(layers, 0)
+    limit = tight_limit(profile, stages, batch, 1.1)
+    cluster = Cluster.uniform(stages, memory_bytes=limit, intra_node=LINK)
+    intervals = Intervals.of(at_size(profile, 1))
+    problem = make_problem(intervals, cluster, schedule="1f1b", stages=stages, micro_batches=batch)
+    known = frontier(problem)
+    assert known is not None
+    every = Reduction(kept=problem.allowed, pace_low_ns=0)
+    for name, left in (("all", every), ("left", reduce(problem, known, objective_ns(problem, known.best.bounds)))):
+        start = time.perf_counter()
+        found = solve(problem, left, time_limit_s=limit_s)
+        taken = time.perf_counter() - start
+        status = "nothing found" if found is None else f"{found.status}, gap {found.gap:.1e}"
+        print(f"| {layers} | {stages} | {name} | {left.intervals} | {taken:.3f} | {status} |", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--limit", type=float, default=60.0, help="seconds for the engine without reduction")
+    options = parser.parse_args()
+    plan(gpt_like(4, 0), Cluster.uniform(2), batch_size=2)  # loads PuLP and HiGHS
+    print(f"load average before: {os.getloadavg()[0]:.2f}\n")
+    print("| layers | stages | batch | micro-batch | plans | median s | worst s | status | solver gap | step gap |")
+    print("|---|---|---|---|---|---|---|---|---|---|")
+    slacks = (1.02, 1.1, 1.5)
+    row(98, 8, 64, options.seeds, slacks, 1)
+    row(98, 8, 64, options.seeds, slacks, None)
+    for layers, stages in ((26, 8), (50, 8), (194, 8), (386, 8), (98, 2), (98, 4), (98, 16), (98, 32), (98, 64)):
+        row(layers, stages, 64, 2, slacks, 1)
+    row(1154, 16, 64, 1, (1.1,), 1)
+    print("\n| layers | stages | intervals | how many | engine s | status |")
+    print("|---|---|---|---|---|---|")
+    without_reduction(98, 8, 64, options.limit)
+    print(f"\nload average after: {os.getloadavg()[0]:.2f}")
+
+
+if __name__ == "__main__":
+    main()
