@@ -5,15 +5,15 @@ from dataclasses import dataclass
 
 from autopipe.schedules.action import Schedule, peak_in_flight
 from autopipe.schedules.check import check
-from autopipe.schedules.comms import Edge, Step, lower
+from autopipe.schedules.comms import Edge, Step, edges_by_stage, rank_steps
 
 
 @dataclass(frozen=True, kw_only=True)
 class Program:
-    """The steps of one rank, and its peak of in-flight micro-batches."""
+    """The steps of one rank, each with its text form, and the rank's peak of in-flight micro-batches."""
 
     schedule: Schedule
-    steps: tuple[Step, ...]
+    steps: tuple[tuple[Step, str], ...]
     peak_in_flight: int
 
 
@@ -28,7 +28,7 @@ def make_program(schedule: Schedule, edges: Sequence[Edge], rank: int) -> Progra
     check(schedule, edges)
     return Program(
         schedule=schedule,
-        steps=lower(schedule, edges)[rank],
+        steps=tuple((step, str(step)) for step in rank_steps(schedule, edges_by_stage(edges, schedule.stages), rank)),
         peak_in_flight=peak_in_flight(schedule.actions[rank]),
     )
 

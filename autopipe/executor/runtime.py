@@ -19,12 +19,19 @@ from autopipe.executor.program import Program, ScheduleMaker, make_program
 from autopipe.executor.record import Record
 from autopipe.executor.split_backward import Deferred, input_gradients
 from autopipe.schedules.action import Action, Op
-from autopipe.schedules.comms import Edge, Kind, Message, Step, reads, writes
+from autopipe.schedules.comms import Edge, Kind, Message, Step, edges_by_stage, reads, writes
 from autopipe.stages.boundary import Route
 from autopipe.stages.loss import LossFunction, resolve_loss
 from autopipe.stages.split import Stage
 from autopipe.transport.endpoint import Endpoint, Handle, TransportError
 
+_LANES = {
+    Kind.COMPUTE: Lane.COMPUTE,
+    Kind.POST: Lane.RECEIVE,
+    Kind.WAIT_RECEIVE: Lane.WAIT,
+    Kind.SEND: Lane.SEND,
+    Kind.WAIT_SEND: Lane.WAIT,
+}
 _LOSS_DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 Context = Callable[[], contextlib.AbstractContextManager[Any]]
 
@@ -88,8 +95,10 @@ class Runtime:
         self.endpoint = endpoint
         self.stages = {stage.index: stage for stage in stages}
         self._stage_ranks = tuple(stage_ranks)
-        self._routes = tuple(routes)
         self._edges = tuple(edges)
+        self._near = edges_by_stage(edges, len(stage_ranks))
+        self._incoming = {stage: tuple(r for r in routes if r.target == stage) for stage in self.stages}
+        self._outgoing = {stage: tuple(r for r in routes if r.source == stage) for stage in self.stages}
         self._makers = {True: schedule, False: forward_schedule}
         self._micro_batches = micro_batches
         self._loss_fn = loss_fn
@@ -131,8 +140,8 @@ class Runtime:
             self._load(args, kwargs, target, header.sizes)
         except Exception as error:
             self._fail("reading the mini-batch", error)
-        for step in self._program.steps:
-            self._run(step)
+        for step, label in self._program.steps:
+            self._run(step, label)
         return self._finish()
 
     def reset(self) -> None:
@@ -200,9 +209,9 @@ class Runtime:
                 raise InputError(f"{batch_of(target)} targets came with {sum(sizes)} inputs: pass as many of each.")
             self._targets = cut(to_device(target, device), sizes)
 
-    def _run(self, step: Step) -> None:
+    def _run(self, step: Step, label: str) -> None:
         """Carry out one step of the program and stamp it."""
-        lane = Lane.COMPUTE if step.kind is Kind.COMPUTE else Lane.SEND if step.kind is Kind.SEND else Lane.WAIT
+        lane = _LANES[step.kind]
         start = self._record.stamp(lane)
         try:
             match step.kind:
@@ -220,14 +229,15 @@ class Runtime:
                     self._mail.await_sent(_message(step))
         except TransportError as error:
             raise StepError(
-                f"rank {self.endpoint.rank} could not finish '{step}': {error}. A peer has ended or hangs: look for "
+                f"rank {self.endpoint.rank} could not finish '{label}': {error}. A peer has ended or hangs: look for "
                 "the first error among the ranks' outputs, then start the run again."
             ) from error
-        self._record.add(lane, str(step), start)
+        self._record.add(lane, label, start)
 
     def _compute(self, action: Action) -> None:
         """Run an action; if it fails, or what it reads could not be made, say so in what it sends."""
-        received = {message: self._mail.take(message) for message in reads(action, self._edges)}
+        near = self._near[action.stage]
+        received = {message: self._mail.take(message) for message in reads(action, near)}
         self._poisoned = self._poisoned or any(values is None for values in received.values())
         made: dict[Message, list[Any]] = {}
         if not self._poisoned:
@@ -235,7 +245,7 @@ class Runtime:
                 made = self._act(action, received)
             except Exception as error:
                 self._fail(str(action), error)
-        for message in writes(action, self._edges):
+        for message in writes(action, near):
             try:
                 self._mail.put(message, made.get(message))
             except InputError as error:
@@ -245,7 +255,7 @@ class Runtime:
             for message in received:
                 self._mail.free(message)
         if action.op in (Op.BACKWARD, Op.WEIGHT_GRAD):
-            for message in reads(Action(Op.FORWARD, action.stage, action.micro_batch), self._edges):
+            for message in reads(Action(Op.FORWARD, action.stage, action.micro_batch), near):
                 self._mail.free(message)
 
     def _act(self, action: Action, received: dict[Message, list[Any] | None]) -> dict[Message, list[Any]]:
@@ -284,18 +294,16 @@ class Runtime:
             self._keep_edges(flight, stage.index, outputs)
         return {
             Message(route.source, route.target, i): [outputs[name] for name in route.names]
-            for route in self._routes
-            if route.source == stage.index
+            for route in self._outgoing[stage.index]
         }
 
     def _admit(self, flight: Flight, stage: int, i: int, received: dict[Message, list[Any] | None]) -> dict[str, Any]:
         """Return a stage's input values by name, those with gradients joined to its autograd graph."""
         values: dict[str, Any] = {}
         trainable: list[str] = []
-        for route in self._routes:
-            if route.target == stage:
-                values.update(zip(route.names, received[Message(route.source, stage, i)] or (), strict=True))
-                trainable += self._mail.gradient_names(route.source, stage, i)
+        for route in self._incoming[stage]:
+            values.update(zip(route.names, received[Message(route.source, stage, i)] or (), strict=True))
+            trainable += self._mail.gradient_names(route.source, stage, i)
         if self._training:
             flight.admitted = tuple(trainable)
             values.update(zip(trainable, flight.entry.admit([values[name] for name in trainable]), strict=True))
@@ -303,15 +311,13 @@ class Runtime:
 
     def _keep_edges(self, flight: Flight, stage: int, outputs: dict[str, Any]) -> None:
         """Keep where the gradients of ``outputs`` go in, so that the tensors themselves can be freed once sent."""
-        answered = {(edge.source, edge.target) for edge in self._edges if edge.gradient}
-        for route in self._routes:
-            if route.source != stage:
-                continue
+        answered = {edge.target for edge in self._near[stage] if edge.source == stage and edge.gradient}
+        for route in self._outgoing[stage]:
             for name in route.names:
                 value = outputs[name]
                 if not isinstance(value, Tensor) or not value.requires_grad:
                     continue
-                if (stage, route.target) not in answered:
+                if route.target not in answered:
                     raise InputError(
                         f"value {name} needs a gradient now and needed none when the model was recorded: a parameter "
                         "was unfrozen since. Record and plan the model anew."
@@ -345,8 +351,7 @@ class Runtime:
             Message(stage, route.source, i, True): [
                 entered[name] for name in self._mail.gradient_names(route.source, stage, i)
             ]
-            for route in self._routes
-            if route.target == stage
+            for route in self._incoming[stage]
         }
 
     def _fail(self, where: str, error: Exception) -> None:
