@@ -28,12 +28,13 @@ def parameter_norms(
         `torch.nn.utils.get_total_norm` gives for the plain model.
     """
     norms = torch.zeros(2, len(listed), dtype=torch.float64)
+    total = endpoint.open_sum(norms.numel())
     for position, parameter in enumerate(listed):
         gradient = owned[parameter.name].grad if parameter.name in owned else None
         if gradient is not None:
             norms[0, position] = torch.linalg.vector_norm(gradient, norm_type)
             norms[1, position] = 1.0
-    norms = endpoint.sum(norms)
+    norms = total.finish(norms.flatten()).view_as(norms)
     dtypes = {getattr(torch, parameter.dtype) for parameter in listed}
     dtype = functools.reduce(torch.promote_types, dtypes)
     return norms[0][norms[1] > 0].to(endpoint.device, dtype)

@@ -133,6 +133,7 @@ class Runtime:
         self._passing: Handle | None = None
         self._scale, self._context, self._training = scale, context, training
         header = self._agree(args, kwargs)
+        self._report = self.endpoint.open_sum(3)
         self._mail.begin(header.signatures)
         self._shares = tuple(size / sum(header.sizes) for size in header.sizes)
         self._program = self._ready(training, len(header.sizes))
@@ -343,10 +344,10 @@ class Runtime:
             enter.append(torch.ones_like(flight.loss))
         flight.edges, flight.loss = {}, None
         if action.op is Op.INPUT_GRAD:
-            flight.deferred = input_gradients(roots, enter, flight.entry.anchor) if roots else Deferred([])
+            flight.deferred = input_gradients(roots, enter, flight.entry.leaves) if roots else Deferred([])
         elif roots:
             torch.autograd.backward(roots, enter)
-        entered = dict(zip(flight.admitted, flight.entry.gradients or (None,) * len(flight.admitted), strict=True))
+        entered = dict(zip(flight.admitted, flight.entry.gradients, strict=True))
         return {
             Message(stage, route.source, i, True): [
                 entered[name] for name in self._mail.gradient_names(route.source, stage, i)
@@ -376,7 +377,7 @@ class Runtime:
         try:
             if self._passing is not None:
                 self._passing.wait()
-            failed, loss, dtype = self.endpoint.sum(report)
+            failed, loss, dtype = self._report.finish(report)
             if failed == 0:
                 return loss.to(self.endpoint.device, _LOSS_DTYPES[int(dtype)])
             notes = self.endpoint.gather_notes(msgspec.json.encode(self._failure))

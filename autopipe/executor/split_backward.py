@@ -34,20 +34,20 @@ class Deferred:
             torch.autograd.backward(roots, gradients, inputs=weights)
 
 
-def input_gradients(roots: Sequence[GradientEdge], gradients: Sequence[Tensor], anchor: Tensor | None) -> Deferred:
-    """Run the part of a backward that leads to ``anchor``, and return the rest of it, deferred.
+def input_gradients(roots: Sequence[GradientEdge], gradients: Sequence[Tensor], inputs: Sequence[Tensor]) -> Deferred:
+    """Run the part of a backward that leads to ``inputs``, set their ``.grad``, and return the rest, deferred.
 
     Parameters
     ----------
     roots, gradients : sequences
         What ``torch.autograd.backward`` takes.
-    anchor : Tensor or None
-        The leaf behind a stage's inputs; None if it has no inputs with gradients, and all is deferred.
+    inputs : sequence of Tensor
+        The leaves behind a stage's inputs; if there are none, all is deferred.
 
     Notes
     -----
-    A node is an *entrance* if it lies on a way to the anchor and leads to weights by another way. One engine
-    run goes all ways to the anchor and keeps, as it passes, the gradients that arrive at entrances;
+    A node is an *entrance* if it lies on a way to the inputs and leads to weights by another way. One engine
+    run goes all ways to the inputs and keeps, as it passes, the gradients that arrive at entrances;
     `Deferred.run` enters there, and goes only the ways to the weights. Where a weight hangs on two entrances
     its gradient would be summed in another order, so then nothing is deferred.
 
@@ -55,17 +55,19 @@ def input_gradients(roots: Sequence[GradientEdge], gradients: Sequence[Tensor], 
     ----------
     Qi et al., "Zero Bubble Pipeline Parallelism", arXiv 2401.10241, section 2: B = I + W.
     """
-    if anchor is None:
+    if not inputs:
         return Deferred([(list(roots), list(gradients), None)])
-    entrances = _entrances(roots, get_gradient_edge(anchor).node)
+    entrances = _entrances(roots, {get_gradient_edge(tensor).node for tensor in inputs})
     leaves = [leaf for entrance in entrances for leaf in entrance.leaves]
     if len(set(leaves)) < len(leaves):
         torch.autograd.backward(list(roots), list(gradients))
         return Deferred([])
     edges = [GradientEdge(entrance.node, output) for entrance in entrances for output in entrance.outputs]
-    goals: list[GradientEdge] = [get_gradient_edge(anchor), *edges]
+    goals = [*(get_gradient_edge(tensor) for tensor in inputs), *edges]
     arrived = torch.autograd.grad(list(roots), goals, list(gradients), retain_graph=True, allow_unused=True)
-    gradient_at = dict(zip(((edge.node, edge.output_nr) for edge in edges), arrived[1:], strict=True))
+    for tensor, gradient in zip(inputs, arrived, strict=False):
+        tensor.grad = gradient
+    gradient_at = dict(zip(((edge.node, edge.output_nr) for edge in edges), arrived[len(inputs) :], strict=True))
     parts: list[tuple[list[GradientEdge], list[Tensor], list[Tensor] | None]] = []
     for entrance in entrances:
         reached = [output for output in entrance.outputs if gradient_at[entrance.node, output] is not None]
@@ -76,17 +78,17 @@ def input_gradients(roots: Sequence[GradientEdge], gradients: Sequence[Tensor], 
     return Deferred(parts)
 
 
-def _entrances(starts: Sequence[GradientEdge], goal: Node) -> list[_Entrance]:
+def _entrances(starts: Sequence[GradientEdge], goals: set[Node]) -> list[_Entrance]:
     """Return the entrances of a graph in the order in which a backward meets them first."""
     order = _post_order([edge.node for edge in starts])
-    leads = {goal}
+    leads = set(goals)
     for node in order:
         if any(child in leads for child, _ in node.next_functions):
             leads.add(node)
     found: dict[Node, _Entrance] = {}
     for node in reversed(order):
         off = [child for child, _ in node.next_functions if child is not None and child not in leads]
-        if node in leads and node is not goal and off:
+        if node in leads and node not in goals and off:
             leaves = [leaf for leaf in _post_order(off) if hasattr(leaf, "variable")]
             if leaves:
                 found[node] = _Entrance(node, leaves=leaves)

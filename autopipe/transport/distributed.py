@@ -11,7 +11,7 @@ from torch import Tensor
 
 from autopipe.transport.endpoint import Handle, TransportError
 
-_UP, _DOWN = (1 << 30) + 1, (1 << 30) + 2
+_UP, _DOWN, _FAN = (1 << 30) + 1, (1 << 30) + 2, 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,30 +115,43 @@ class DistributedEndpoint:
             raise TransportError(_first_line(error)) from error
         return tuple(part.numpy().tobytes()[: int(count)] for part, count in zip(parts, lengths, strict=True))
 
-    def sum(self, tensor: Tensor) -> Tensor:
-        """Return the sum over ranks of a small tensor on the CPU.
+    def open_sum(self, numbers: int) -> "_Sum":
+        """Post the receives of a sum to come."""
+        return _Sum(self._notes, self.rank, self.size, numbers)
 
-        It is added up from the last rank to the first, which is the order in which ranks end a step, so that
-        little is left to do when the first one ends; then it comes back down a binary tree. (An all-reduce of
-        gloo, begun when all have ended, takes three times as long.)
-        """
-        total, part = tensor.clone(), torch.empty_like(tensor)
+    def abort(self, reason: str) -> None:
+        """Do nothing: a process cannot wake its peers out of a backend's wait."""
+
+
+class _Sum:
+    """A sum over ranks, added up from the last rank to the first and sent back down a tree.
+
+    Ranks end a step in that order, so little is left to do when the first one ends. An all-reduce of gloo,
+    begun when all have ended, takes three times as long.
+    """
+
+    def __init__(self, group: Any, rank: int, size: int, numbers: int) -> None:
+        self._group, self._rank = group, rank
+        self._part, self._total = torch.zeros(2, numbers, dtype=torch.float64)
+        self._children = range(_FAN * rank + 1, min(_FAN * (rank + 1) + 1, size))
+        self._from_next = group.recv([self._part], rank + 1, _UP) if rank + 1 < size else None
+        self._from_parent = group.recv([self._total], (rank - 1) // _FAN, _DOWN) if rank > 0 else None
+
+    def finish(self, tensor: Tensor) -> Tensor:
+        total = tensor.clone()
         try:
-            if self.rank + 1 < self.size:
-                self._notes.recv([part], self.rank + 1, _UP).wait()
-                total += part
-            if self.rank > 0:
-                self._notes.send([total], self.rank - 1, _UP).wait()
-                self._notes.recv([total], (self.rank - 1) // 2, _DOWN).wait()
-            children = range(2 * self.rank + 1, min(2 * self.rank + 3, self.size))
-            for work in [self._notes.send([total], child, _DOWN) for child in children]:
+            if self._from_next is not None:
+                self._from_next.wait()
+                total += self._part
+            if self._from_parent is not None:
+                self._group.send([total], self._rank - 1, _UP).wait()
+                self._from_parent.wait()
+                total = self._total
+            for work in [self._group.send([total], child, _DOWN) for child in self._children]:
                 work.wait()
         except RuntimeError as error:
             raise TransportError(_first_line(error)) from error
         return total
-
-    def abort(self, reason: str) -> None:
-        """Do nothing: a process cannot wake its peers out of a backend's wait."""
 
 
 class _Work:

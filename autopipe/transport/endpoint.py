@@ -19,6 +19,19 @@ class Handle(Protocol):
         """
 
 
+class Sum(Protocol):
+    """A sum over all ranks under way."""
+
+    def finish(self, tensor: Tensor) -> Tensor:
+        """Return the sum of every rank's tensor.
+
+        Raises
+        ------
+        TransportError
+            If a rank is gone.
+        """
+
+
 class TransportError(Exception):
     """A peer is gone or silent; the executor turns it into a `StepError` that names the action."""
 
@@ -49,8 +62,8 @@ class Endpoint(Protocol):
     def gather_notes(self, note: bytes) -> tuple[bytes, ...]:
         """Return every rank's note, by rank; all ranks call it."""
 
-    def sum(self, tensor: Tensor) -> Tensor:
-        """Return the sum of every rank's small tensor on the CPU; all ranks call it."""
+    def open_sum(self, numbers: int) -> Sum:
+        """Begin a sum of float64 tensors of shape (numbers,) on the CPU, which all ranks finish later."""
 
     def abort(self, reason: str) -> None:
         """Wake every rank that waits in this transport, where the transport can, with ``reason``."""

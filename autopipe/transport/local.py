@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from autopipe.transport.endpoint import Handle, TransportError
+from autopipe.transport.endpoint import Handle, Sum, TransportError
 
 Result = TypeVar("Result")
 Key = tuple[int, int, str, int]
@@ -132,18 +132,21 @@ class LocalEndpoint:
         """Return every rank's note, by rank."""
         return self._hub.exchange(self.rank, note)
 
-    def sum(self, tensor: Tensor) -> Tensor:
-        """Return the sum over ranks, added in the order of the ranks."""
-        tensors = self._hub.exchange(self.rank, (tensor.clone(), _mark(tensor.device)))
-        total = torch.zeros_like(tensor)
-        for other, mark in tensors:
-            _follow(mark, total.device)
-            total += other.to(total.device)
-        return total
+    def open_sum(self, numbers: int) -> Sum:
+        """Return a sum that adds in the order of the ranks."""
+        return _Sum(self._hub, self.rank)
 
     def abort(self, reason: str) -> None:
         """Wake all other ranks."""
         self._hub.abort(reason)
+
+
+class _Sum:
+    def __init__(self, hub: Hub, rank: int) -> None:
+        self._hub, self._rank = hub, rank
+
+    def finish(self, tensor: Tensor) -> Tensor:
+        return torch.stack(self._hub.exchange(self._rank, tensor.clone())).sum(0)
 
 
 class _Sent:

@@ -79,7 +79,7 @@ def test_both_parts_together_give_the_full_backward(name: str) -> None:
         (inside,) = entry.admit([x.clone()])
         output = model(inside)
         gradient = torch.randn_like(output)
-        deferred = input_gradients([get_gradient_edge(output)], [gradient], entry.anchor)
+        deferred = input_gradients([get_gradient_edge(output)], [gradient], entry.leaves)
         early = entry.gradients[0]
         deferred.run()
         x.requires_grad_()
@@ -94,7 +94,7 @@ def test_weights_wait_for_the_second_part() -> None:
     entry = Entry()
     (inside,) = entry.admit([torch.randn(2, 4)])
     output = model(inside)
-    deferred = input_gradients([get_gradient_edge(output)], [torch.ones_like(output)], entry.anchor)
+    deferred = input_gradients([get_gradient_edge(output)], [torch.ones_like(output)], entry.leaves)
     assert entry.gradients[0] is not None
     assert all(parameter.grad is None for parameter in model.parameters())
     deferred.run()
@@ -104,7 +104,7 @@ def test_weights_wait_for_the_second_part() -> None:
 def test_without_inputs_everything_waits() -> None:
     weight = nn.Parameter(torch.ones(3))
     output = weight * 2
-    deferred = input_gradients([get_gradient_edge(output)], [torch.ones(3)], None)
+    deferred = input_gradients([get_gradient_edge(output)], [torch.ones(3)], ())
     assert weight.grad is None
     deferred.run()
     assert weight.grad.tolist() == [2.0, 2.0, 2.0]
@@ -117,7 +117,7 @@ def test_nothing_is_left_of_the_graph_after_the_second_part() -> None:
     hidden = model[1](model[0](inside))
     output = model[2](hidden)
     alive = weakref.ref(hidden)
-    deferred = input_gradients([get_gradient_edge(output)], [torch.ones_like(output)], entry.anchor)
+    deferred = input_gradients([get_gradient_edge(output)], [torch.ones_like(output)], entry.leaves)
     del hidden, output, inside
     deferred.run()
     gc.disable()

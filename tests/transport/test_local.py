@@ -62,7 +62,7 @@ def test_sums_and_notes_reach_every_rank() -> None:
     ends = hub(3).endpoints()
     with concurrent.futures.ThreadPoolExecutor(3) as pool:
         for _ in range(20):
-            sums = list(pool.map(lambda end: end.sum(torch.tensor(float(end.rank))), ends))
+            sums = list(pool.map(lambda end: end.open_sum(1).finish(torch.tensor([float(end.rank)])), ends))
             notes = list(pool.map(lambda end: end.gather_notes(b"%d" % end.rank), ends))
             assert [total.item() for total in sums] == [3.0] * 3
             assert notes == [(b"0", b"1", b"2")] * 3
