@@ -1,7 +1,7 @@
 """A captured model is judged against the model itself: outputs, every gradient and buffer, at other sizes and modes."""
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -73,10 +73,10 @@ def by_autopipe(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any])
 
 def judge(case: Case, capture: Callable[..., Captured] = by_autopipe) -> Verdict:
     """Return how ``capture`` does on a case."""
-    torch.manual_seed(0)
-    model = case.build().train()
+    # Built twice, not copied: a copy would lose the hooks of tensors.
+    plain, model = (_build(case) for _ in range(2))
+    names = [name for name, _ in plain.named_parameters(remove_duplicate=False)]
     args, kwargs = case.draw(BATCH)
-    plain = copy.deepcopy(model)
     try:
         captured = capture(model, args, kwargs)
     except AutopipeError as error:
@@ -85,9 +85,8 @@ def judge(case: Case, capture: Callable[..., Captured] = by_autopipe) -> Verdict
         detail = f"{type(error).__name__}: {error}"
         return Verdict(capture=FAILED, mode=FAILED, batch=FAILED, names=False, detail=detail)
     trials = [(BATCH, True), (BATCH, False), (BATCH, True), (OTHER_BATCH, True), (OTHER_BATCH, False)]
-    found = [_compare(case, plain, captured, batch, training) for batch, training in trials]
-    names = {name for name, _ in plain.named_parameters(remove_duplicate=False)}
-    missing = sorted(names - captured.parameters.keys())
+    found = [_compare(case, plain, names, captured, batch, training) for batch, training in trials]
+    missing = sorted(set(names) - captured.parameters.keys())
     details = [detail for _, detail in found if detail] + ([f"no parameter {missing[0]}"] if missing else [])
     return Verdict(
         capture=found[0][0],
@@ -103,7 +102,14 @@ def _worst(*statuses: str) -> str:
     return max(statuses, key=(EQUAL, CLOSE, REFUSED, FAILED, WRONG).index)
 
 
-def _compare(case: Case, plain: nn.Module, captured: Captured, batch: int, training: bool) -> tuple[str, str]:
+def _build(case: Case) -> nn.Module:
+    torch.manual_seed(0)
+    return case.build().train()
+
+
+def _compare(
+    case: Case, plain: nn.Module, names: Sequence[str], captured: Captured, batch: int, training: bool
+) -> tuple[str, str]:
     """Return how the two compare on new data, and what differs first."""
     args, kwargs = case.draw(batch)
     plain.train(training)
@@ -118,7 +124,8 @@ def _compare(case: Case, plain: nn.Module, captured: Captured, batch: int, train
         return REFUSED, str(error)
     except Exception as error:
         return FAILED, f"{type(error).__name__}: {error}"
-    return _difference(dict(parts(wanted)), dict(parts(found)), plain, captured)
+    grown = dict(plain.named_parameters(remove_duplicate=False))
+    return _difference(dict(parts(wanted)), dict(parts(found)), {name: grown[name] for name in names}, captured)
 
 
 def _run(call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -143,29 +150,21 @@ def _sum(output: Any) -> Tensor | None:
 
 
 def _difference(
-    wanted: dict[str, Any], found: dict[str, Any], plain: nn.Module, captured: Captured
+    wanted: dict[str, Any], found: dict[str, Any], parameters: dict[str, Tensor], captured: Captured
 ) -> tuple[str, str]:
-    status = EQUAL
+    """Return how outputs and gradients compare, and the first that differs."""
     if wanted.keys() != found.keys():
-        return WRONG, f"outputs {sorted(wanted)} against {sorted(found)}"
-    for name in wanted:
-        each = _equal(wanted[name], found[name])
-        if each == WRONG:
-            return WRONG, f"{name} differs"
-        status = _worst(status, each)
-    seen = set()
-    for name, parameter in plain.named_parameters(remove_duplicate=False):
-        if name not in captured.parameters:
-            continue
-        seen.add(id(parameter))
-        each = _equal(parameter.grad, captured.parameters[name].grad)
-        if each == WRONG:
-            return WRONG, f"the gradient of {name} differs"
-        status = _worst(status, each)
-    for name, parameter in plain.named_parameters():
+        return WRONG, f"the outputs are {', '.join(found)} instead of {', '.join(wanted)}"
+    statuses = {name: _equal(wanted[name], found[name]) for name in wanted}
+    present = {name: parameter for name, parameter in parameters.items() if name in captured.parameters}
+    for name, parameter in present.items():
+        statuses[f"the gradient of {name}"] = _equal(parameter.grad, captured.parameters[name].grad)
+    seen = {id(parameter) for parameter in present.values()}
+    for name, parameter in parameters.items():
         if id(parameter) not in seen and parameter.grad is not None:
-            return WRONG, f"{name} is gone"
-    return status, ""
+            statuses[f"the gradient of {name} (gone)"] = WRONG
+    worst = _worst(EQUAL, *statuses.values())
+    return worst, next((f"{name} differs" for name, status in statuses.items() if status == WRONG), "")
 
 
 def _equal(wanted: Any, found: Any) -> str:
