@@ -2,6 +2,7 @@
 
 import functools
 import re
+from collections.abc import Sequence
 from enum import StrEnum
 
 import msgspec
@@ -88,7 +89,18 @@ def parse_schedule(text: str, *, name: str = "custom") -> Schedule:
     ScheduleError
         If a word is no action, or a stage appears on no rank or on two.
     """
-    actions = tuple(tuple(Action.parse(word) for word in line.split()) for line in text.strip().splitlines())
+    return from_rows([[Action.parse(word) for word in line.split()] for line in text.strip().splitlines()], name=name)
+
+
+def from_rows(rows: Sequence[Sequence[Action]], *, name: str) -> Schedule:
+    """Return the schedule whose ranks run these rows of actions.
+
+    Raises
+    ------
+    ScheduleError
+        If a stage appears on no rank or on two.
+    """
+    actions = tuple(tuple(row) for row in rows)
     owner: dict[int, int] = {}
     for rank, row in enumerate(actions):
         for action in row:

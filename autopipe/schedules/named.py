@@ -7,13 +7,14 @@ from autopipe.schedules.forward_only import forward_only
 from autopipe.schedules.gpipe import gpipe
 from autopipe.schedules.interleaved import interleaved
 from autopipe.schedules.one_f_one_b import one_f_one_b
+from autopipe.schedules.zb_v import zb_v
 from autopipe.schedules.zero_bubble import zb_h1, zb_h2
 
-NAMES = ("gpipe", "1f1b", "interleaved", "bfs", "zb-h1", "zb-h2", "forward")
-VIRTUAL = ("interleaved", "bfs")
+NAMES = ("gpipe", "1f1b", "interleaved", "bfs", "zb-h1", "zb-h2", "zb-v", "forward")
+VIRTUAL = ("interleaved", "bfs", "zb-v")
 
 
-def make(name: str, *, stages: int, micro_batches: int, virtual: int = 1, depth: int = 0) -> Schedule:
+def make(name: str, *, stages: int, micro_batches: int, virtual: int | None = None, depth: int = 0) -> Schedule:
     """Return the schedule called ``name``.
 
     Parameters
@@ -24,8 +25,9 @@ def make(name: str, *, stages: int, micro_batches: int, virtual: int = 1, depth:
         Ranks of the pipeline, p; with ``virtual`` stages on each.
     micro_batches : int
         Micro-batches of one step, m.
-    virtual : int
-        Stages per rank, v; more than 1 for ``interleaved`` and ``bfs`` alone.
+    virtual : int, optional
+        Stages per rank, v: always 2 for ``zb-v``, 1 (the default) or more for ``interleaved`` and ``bfs``, 1 for
+        all others.
     depth : int
         Extra warm-up forwards of ``1f1b``.
 
@@ -34,6 +36,8 @@ def make(name: str, *, stages: int, micro_batches: int, virtual: int = 1, depth:
     InputError
         If the name is unknown, a size is below 1, or an option does not belong to that schedule.
     """
+    if virtual is None:
+        virtual = 2 if name == "zb-v" else 1
     for what, size, least in (
         ("stages", stages, 1),
         ("micro-batches", micro_batches, 1),
@@ -49,6 +53,8 @@ def make(name: str, *, stages: int, micro_batches: int, virtual: int = 1, depth:
             f"schedule {name!r} has one stage per rank, not {virtual}: leave virtual stages at 1, or choose "
             f"{' or '.join(VIRTUAL)}."
         )
+    if name == "zb-v" and virtual != 2:
+        raise InputError(f"schedule 'zb-v' has two stages per rank, not {virtual}: give --virtual 2.")
     if depth and name != "1f1b":
         raise InputError(f"schedule {name!r} has no depth: leave it at 0, or choose 1f1b.")
     match name:
@@ -62,6 +68,8 @@ def make(name: str, *, stages: int, micro_batches: int, virtual: int = 1, depth:
             return zb_h1(stages, micro_batches)
         case "zb-h2":
             return zb_h2(stages, micro_batches)
+        case "zb-v":
+            return zb_v(stages, micro_batches)
         case "forward":
             return forward_only(range(stages), micro_batches)
     return gpipe(stages, micro_batches)

@@ -1,28 +1,32 @@
 """Every generator: right in order, free of deadlock, bounded in flight, and drawn as its docstring draws it."""
 
 import inspect
+import random
 import textwrap
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autopipe.errors import InputError
+from autopipe.errors import InputError, ScheduleError
 from autopipe.schedules.action import Op, Schedule, parse_schedule, peak_in_flight
 from autopipe.schedules.bfs import bfs
 from autopipe.schedules.check import check
 from autopipe.schedules.comms import Edge, Kind, Message, chain, lower
+from autopipe.schedules.csv import from_csv, to_csv
+from autopipe.schedules.fitted import StageTimes, fitted
 from autopipe.schedules.grid import draw
 from autopipe.schedules.interleaved import interleaved
-from autopipe.schedules.named import NAMES, VIRTUAL, make
+from autopipe.schedules.named import NAMES, make
 from autopipe.schedules.pace import NEVER
+from autopipe.schedules.zb_v import zb_v
 from autopipe.schedules.zero_bubble import zb_h1, zb_h2
 
 P, M, V = st.integers(1, 8), st.integers(1, 20), st.integers(1, 4)
 
 
 def made(name: str, p: int, m: int, v: int) -> Schedule:
-    return make(name, stages=p, micro_batches=m, virtual=v if name in VIRTUAL else 1)
+    return make(name, stages=p, micro_batches=m, virtual=v if name in ("interleaved", "bfs") else None)
 
 
 @settings(deadline=None)
@@ -100,6 +104,7 @@ def test_bfs_holds_all_micro_batches_on_every_stage(p: int, m: int, v: int) -> N
         (bfs, bfs(4, 8, virtual=2)),
         (zb_h1, zb_h1(4, 8)),
         (zb_h2, zb_h2(4, 8)),
+        (zb_v, zb_v(4, 8)),
     ],
 )
 def test_the_docstring_draws_the_schedule(generator: object, schedule: Schedule) -> None:
@@ -114,5 +119,60 @@ def test_the_pace_of_what_cannot_begin_is_never() -> None:
 
 
 def test_only_some_schedules_have_virtual_stages() -> None:
-    with pytest.raises(InputError, match="choose interleaved or bfs"):
+    with pytest.raises(InputError, match="choose interleaved or bfs or zb-v"):
         make("zb-h1", stages=4, micro_batches=8, virtual=2)
+    with pytest.raises(InputError, match="two stages per rank, not 3"):
+        make("zb-v", stages=4, micro_batches=8, virtual=3)
+
+
+@settings(deadline=None)
+@given(p=P, m=M)
+def test_zb_v_idles_while_the_pipeline_fills_and_drains_and_little_more(p: int, m: int) -> None:
+    schedule = zb_v(p, m)
+    assert all(peak_in_flight(actions) <= 2 * p for actions in schedule.actions)
+    if m >= p:
+        cell = 1 + max(len(str(action)) for row in schedule.actions for action in row)
+        longest = max(len(line) for line in draw(schedule).splitlines()) - len("rank 0 | ")
+        assert 0 <= -(-longest // cell) - (6 * m + p - 1) <= p // 2
+
+
+@given(name=st.sampled_from(NAMES), p=P, m=M, v=V)
+def test_the_csv_form_goes_both_ways(name: str, p: int, m: int, v: int) -> None:
+    schedule = made(name, p, m, v)
+    assert from_csv(to_csv(schedule), name=name) == schedule
+
+
+def test_csv_is_what_torch_reads() -> None:
+    assert to_csv(zb_h1(2, 1)) == "0F0,0I0,0W0\n1F0,1I0,1W0\n"
+    with pytest.raises(ScheduleError, match="'0SEND_F0' is no computation"):
+        from_csv("0F0,0SEND_F0")
+
+
+def times(seed: int, stages: int) -> list[StageTimes]:
+    chance = random.Random(seed)
+    return [
+        StageTimes(
+            forward=chance.randint(1, 30),
+            input_grad=chance.randint(1, 30),
+            weight_grad=chance.randint(1, 30),
+            hop=chance.randint(0, 5),
+        )
+        for _ in range(stages)
+    ]
+
+
+@settings(deadline=None)
+@given(p=P, m=M, seed=st.integers(0, 10**6), room=st.integers(0, 5), split=st.booleans(), shape=st.booleans())
+def test_a_fitted_schedule_passes_the_check_within_its_limits(
+    p: int, m: int, seed: int, room: int, split: bool, shape: bool
+) -> None:
+    placement = (*range(p), *reversed(range(p))) if shape else tuple(range(p))
+    limits = [len(placement) + room] * p
+    schedule = fitted(placement, m, times(seed, len(placement)), limits=limits, split=split)
+    check(schedule, chain(schedule.stages))
+    assert all(peak_in_flight(row) <= limit for row, limit in zip(schedule.actions, limits, strict=True))
+
+
+def test_a_limit_that_is_too_small_is_refused() -> None:
+    with pytest.raises(InputError, match="raise the limits"):
+        fitted((0, 1, 1, 0), 3, times(0, 4), limits=[1, 2])

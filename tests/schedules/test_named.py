@@ -9,11 +9,11 @@ from autopipe.schedules.named import NAMES, make
 @pytest.mark.parametrize("name", NAMES)
 def test_a_schedule_bears_the_name_it_was_made_by(name):
     schedule = make(name, stages=3, micro_batches=2)
-    assert (schedule.name, schedule.stages, schedule.micro_batches) == (name, 3, 2)
+    assert (schedule.name, schedule.ranks, schedule.micro_batches) == (name, 3, 2)
 
 
 def test_an_unknown_name_lists_the_known_ones():
-    with pytest.raises(InputError, match="gpipe, 1f1b, interleaved, bfs, zb-h1, zb-h2, forward"):
+    with pytest.raises(InputError, match="gpipe, 1f1b, interleaved, bfs, zb-h1, zb-h2, zb-v, forward"):
         make("1f2b", stages=2, micro_batches=2)
 
 

@@ -54,6 +54,46 @@ def test_published_1f1b_bubble_ratios_come_out_to_four_decimals(p, m, forward, i
     assert round(bubble_ratio(result.busy_ns, result.step_ns), 4) == published
 
 
+@pytest.mark.parametrize(
+    ("p", "m", "forward", "input_grad", "weight_grad", "hop", "interleaved", "zb_1p"),
+    [
+        (8, 24, 18.522, 18.086, 9.337, 0.601, 0.1055, 0.1585),
+        (8, 32, 18.513, 18.086, 9.331, 0.626, 0.0818, 0.1242),
+        (8, 64, 18.546, 18.097, 9.321, 0.762, 0.0443, 0.0674),
+        (16, 48, 11.347, 11.248, 8.132, 0.377, 0.1104, 0.1397),
+        (16, 64, 11.307, 11.254, 8.101, 0.379, 0.0852, 0.1088),
+        (16, 128, 11.325, 11.308, 8.109, 0.378, 0.0445, 0.0576),
+    ],
+)
+def test_published_interleaved_and_zero_bubble_ratios_come_out(
+    p, m, forward, input_grad, weight_grad, hop, interleaved, zb_1p
+):
+    """The same tables; three virtual stages of one layer each. ZB-1p comes out to four decimals."""
+
+    def ratio(name: str, virtual: int) -> float:
+        parts = [round(part * MILLISECOND / virtual) for part in (forward, input_grad, weight_grad)]
+        cost = StageCost(
+            forward_ns=parts[0], backward_ns=parts[1] + parts[2], input_grad_ns=parts[1], weight_grad_ns=parts[2]
+        )
+        schedule = make(name, stages=p, micro_batches=m, virtual=virtual)
+        links = linked(schedule.stages, round(hop * MILLISECOND))
+        result = run(schedule, [cost] * schedule.stages, links, with_spans=False)
+        return bubble_ratio(result.busy_ns, result.step_ns)
+
+    assert ratio("interleaved", 3) == pytest.approx(interleaved, abs=0.0035)
+    assert round(ratio("zb-h1", 1), 4) == zb_1p
+
+
+@pytest.mark.parametrize(
+    ("p", "m", "v", "ideal"),
+    [(8, 8, 2, 0.304), (8, 8, 4, 0.179), (8, 32, 2, 0.099), (8, 32, 4, 0.052), (4, 8, 2, 0.158), (4, 8, 4, 0.086)],
+)
+def test_ideal_interleaved_bubble_ratios(p, m, v, ideal):
+    schedule = make("interleaved", stages=p, micro_batches=m, virtual=v)
+    result = run(schedule, equal_stages(p * v), linked(p * v))
+    assert round(bubble_ratio(result.busy_ns, result.step_ns), 3) == ideal
+
+
 @pytest.mark.parametrize(("p", "m", "ideal"), [(8, 8, 0.467), (8, 32, 0.179), (4, 8, 0.273)])
 def test_ideal_1f1b_bubble_ratios(p, m, ideal):
     result = run(make("1f1b", stages=p, micro_batches=m), equal_stages(p), linked(p))
