@@ -30,11 +30,13 @@ def plain_step(
 def exempt(graph: Graph, bounds: Sequence[int], stage_ranks: Sequence[int]) -> set[str]:
     """Return the parameters whose gradients pass through a sum whose order a pipeline must change.
 
-    These are the parameters tied over ranks, and those upstream of a tensor with three or more readers on
-    more than one stage (a sum of two is the same in either order).
+    These are the parameters tied over ranks or over stages of one rank (whose backwards other micro-batches'
+    may come between), and those upstream of a tensor with three or more readers on more than one stage (a sum
+    of two is the same in either order).
     """
-    names = {tie.name for tie in find_ties(graph, bounds, stage_ranks)}
     owner = stage_of(bounds)
+    names = {tie.name for tie in find_ties(graph, bounds, stage_ranks)}
+    names |= {name for name, layers in graph.tied().items() if len({owner[layer] for layer in layers}) > 1}
     for value in graph.values:
         stages = {owner[layer] for layer in (value.producer, *value.consumers)}
         if value.requires_grad and len(stages) > 2 and len(value.consumers) > 2:

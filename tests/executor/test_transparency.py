@@ -10,6 +10,7 @@ import torch
 from autopipe.executor.build import Layout
 from autopipe.executor.pipeline import Pipeline
 from autopipe.recorder import record
+from autopipe.schedules.named import make
 from tests.models import JOBS
 from tests.processes import ProcessPool
 from tests.reference import differences, even_bounds, exempt, plain_step
@@ -57,7 +58,7 @@ def check(name: str, size: int, micro_batches: int, schedule: str, virtual: int 
     layers = len(recording.graph.layers)
     layout = Layout(
         bounds=even_bounds(layers, size * virtual),
-        stage_ranks=tuple(stage % size for stage in range(size * virtual)),
+        stage_ranks=make(schedule, stages=size, micro_batches=1, virtual=virtual).stage_ranks,
         schedule=schedule,
         micro_batches=micro_batches,
         virtual_stages=virtual,
@@ -94,7 +95,7 @@ def all_parameters(name: str) -> set[str]:
 OTHERS = [
     (name, ranks, m, schedule, virtual)
     for name, ranks, m in itertools.product(JOBS, (2, 4), (1, 3, 4, 8))
-    for schedule, virtual in (("interleaved", 1), ("interleaved", 2), ("bfs", 2), ("zb-h1", 1), ("zb-h2", 1))
+    for schedule, virtual in (("interleaved", 1), ("interleaved", 2), ("bfs", 2), ("zb-h1", 1), ("zb-h2", 1), ("zb-v", 2))
     if name in ("gpt", "cnn") or ranks * virtual <= 4  # the others have fewer layers than eight stages need
 ]
 OTHERS_PAIRWISE = [case for index, case in enumerate(OTHERS) if index % 7 == 0]
