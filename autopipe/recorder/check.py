@@ -10,7 +10,7 @@ from torch import Tensor, fx, nn
 
 from autopipe.errors import CaptureError, InputError
 from autopipe.recorder.example import Example, map_tensors, tensors, with_batch, with_length
-from autopipe.recorder.glue import grad_mode_kept
+from autopipe.recorder.glue import modes_kept
 from autopipe.recorder.notes import note_of
 from autopipe.recorder.settling import MODEL_ERRORS, Terms, mode_of
 from autopipe.recorder.snapshot import Snapshot
@@ -155,7 +155,7 @@ def _outcome(model: nn.Module, module: nn.Module, example: Example) -> Outcome:
     if module is not model:
         kwargs = {name: kwargs[key] for name, key in example.keywords.items() if key in kwargs}
     inputs = [tensor for tensor in tensors((args, kwargs)) if tensor.requires_grad]
-    with grad_mode_kept():
+    with modes_kept():
         output = module(*args, **kwargs)
     outputs = dict(_named_parts(output, ""))
     losses = [_weighted_sum(part) for part in outputs.values() if isinstance(part, Tensor) and part.requires_grad]
@@ -252,7 +252,7 @@ def _first_unequal_node(module: fx.GraphModule, terms: Terms, snapshot: Snapshot
         recorded = terms.run(example, keep=True)
         snapshot.restore()
         values = with_batch(example, example.batch_size or 0).values.values()
-        with grad_mode_kept():
+        with modes_kept():
             _Comparison(module, recorded.values).run(*values)
     except _Found as found:
         owners = {node.name: note_of(node).owner for node in recorded.graph.nodes}

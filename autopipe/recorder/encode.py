@@ -10,6 +10,8 @@ from torch import fx
 
 from autopipe.documents.graph import Node
 from autopipe.errors import CaptureError, DocumentError
+from autopipe.recorder import glue
+from autopipe.recorder.foreign import resolve_autograd_function
 from autopipe.recorder.functions import class_name, function_name, is_method, resolve_class, resolve_function
 
 _DEEPEST = 64
@@ -83,6 +85,8 @@ def decode_node(document: Node, nodes: Mapping[str, fx.Node]) -> tuple[Any, tupl
     kwargs = {name: decode(argument, nodes) for name, argument in document.keywords.items()}
     for name in kwargs:
         _check_identifier(name, f"a keyword of node {document.name!r}")
+    if target is glue.apply_function:
+        resolve_autograd_function(args[0] if args else "")
     if target is getattr:
         attribute = args[1] if len(args) == 2 else ""
         _check_identifier(attribute, f"the attribute that node {document.name!r} reads")

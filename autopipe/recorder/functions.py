@@ -3,7 +3,6 @@
 import dataclasses
 import math
 import operator
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from types import MappingProxyType
@@ -15,6 +14,7 @@ from torch.nn import functional
 
 from autopipe.errors import DocumentError
 from autopipe.recorder import glue
+from autopipe.recorder.foreign import find_class, operator_name, resolve_operator
 
 _OPERATORS = (
     "abs add and_ eq floordiv ge getitem gt iadd iand ifloordiv imul invert ior ipow isub itruediv le lt matmul mod "
@@ -30,7 +30,7 @@ _ACTIVATIONS = (
 )
 # What public functions call in their place, where a torch function mode sees the inner one only.
 _PRIVATE = "_grouped_mm _scaled_mm _scaled_grouped_mm"
-_GLUE = "choose set_item enter_grad_mode exit_grad_mode enter_autocast exit_autocast expect expect_size"
+_GLUE = "choose set_item enter_grad_mode exit_grad_mode enter_autocast exit_autocast expect expect_size apply_function"
 _FORBIDDEN_METHODS = "apply_ backward map_ map2_ numpy register_hook share_memory_ storage untyped_storage"
 _SPECIAL_METHODS = (
     "__pow__ __and__ __or__ __xor__ __eq__ __ne__ __lt__ __le__ __gt__ __ge__ __invert__ __rsub__ __rdiv__ "
@@ -42,7 +42,7 @@ _RANDOM = ("dropout", "rand", "bernoulli", "normal", "multinomial", "rrelu", "gu
 
 def function_name(function: Callable[..., Any]) -> str | None:
     """Return the name by which a document may call ``function``, None if it may not."""
-    return _tables()[1].get(function)
+    return operator_name(function) or _tables()[1].get(function)
 
 
 def resolve_function(name: str) -> Callable[..., Any]:
@@ -55,11 +55,12 @@ def resolve_function(name: str) -> Callable[..., Any]:
     """
     if name.startswith("class:"):
         return resolve_class(name.removeprefix("class:"))
-    function = _tables()[0].get(name)
+    function = resolve_operator(name) or _tables()[0].get(name)
     if function is None:
         raise DocumentError(
             f"the graph calls {name!r}, which is no function that a graph may call: torch's, operator's and math's "
-            "own are. The file is damaged, or was made for another version of torch; record the model again."
+            "own are, and operators registered here. The file is damaged, or was made with libraries or a version "
+            "of torch that are not loaded here; import the model's own code first, or record the model again."
         )
     return function
 
@@ -83,7 +84,7 @@ def is_random(target: Any) -> bool:
 def class_name(kind: type) -> str | None:
     """Return the name by which a document may build a value of class ``kind``, None if it may not."""
     name = f"{kind.__module__}.{kind.__qualname__}"
-    return name if is_structure(kind) and _find_class(name) is kind else None
+    return name if is_structure(kind) and find_class(name) is kind else None
 
 
 def resolve_class(name: str) -> type:
@@ -94,7 +95,7 @@ def resolve_class(name: str) -> type:
     DocumentError
         If no loaded module has it, or it is no dataclass, named tuple or dictionary.
     """
-    kind = _find_class(name)
+    kind = find_class(name)
     if kind is None or not is_structure(kind):
         raise DocumentError(
             f"the graph builds a value of class {name!r}, which is no dataclass, named tuple or dictionary of a "
@@ -107,18 +108,6 @@ def is_structure(kind: type) -> bool:
     """Return whether values of class ``kind`` are containers with named fields: dataclass, named tuple, dict."""
     is_named_tuple = issubclass(kind, tuple) and hasattr(kind, "_fields")
     return dataclasses.is_dataclass(kind) or is_named_tuple or (issubclass(kind, dict) and kind is not dict)
-
-
-def _find_class(name: str) -> type | None:
-    parts = name.split(".")
-    for length in range(len(parts) - 1, 0, -1):
-        value: Any = sys.modules.get(".".join(parts[:length]))
-        if value is None:
-            continue
-        for part in parts[length:]:
-            value = value.__dict__.get(part) if hasattr(value, "__dict__") else None
-        return value if isinstance(value, type) else None
-    return None
 
 
 @cache

@@ -5,10 +5,11 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 from torch.fx.node import has_side_effect
 
 from autopipe.errors import InputError
+from autopipe.recorder.foreign import resolve_autograd_function
 
 
 class TrainingFlag(nn.Module):
@@ -43,6 +44,11 @@ def set_item(target: Tensor, index: Any, value: Any) -> Tensor:
     """Carry out ``target[index] = value`` and return ``target``, so that later readers depend on the write."""
     target[index] = value
     return target
+
+
+def apply_function(name: str, *args: Any) -> Any:
+    """Apply the custom autograd function with the qualified ``name``, of a module that is loaded."""
+    return resolve_autograd_function(name).apply(*args)
 
 
 @has_side_effect
@@ -107,10 +113,38 @@ def expect_size(value: Tensor, dimension: int, size: int, what: str) -> None:
 
 
 @contextmanager
-def grad_mode_kept() -> Iterator[None]:
-    """Put the grad mode back at the end, also where an error left a recorded region open."""
-    before = torch.is_grad_enabled()
+def modes_kept() -> Iterator[None]:
+    """Put grad mode and autocast back where an error leaves a recorded region open."""
+    accelerator = torch.accelerator.current_accelerator()
+    devices = ["cpu"] if accelerator is None else ["cpu", accelerator.type]
+    enabled = torch.is_grad_enabled()
+    cached = torch.is_autocast_cache_enabled()
+    casts = [(device, torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)) for device in devices]
+    depth = torch.autocast_increment_nesting() - 1
+    torch.autocast_decrement_nesting()
     try:
         yield
-    finally:
-        torch.set_grad_enabled(before)
+    except BaseException:
+        torch.set_grad_enabled(enabled)
+        torch.set_autocast_cache_enabled(cached)
+        for device, is_on, dtype in casts:
+            torch.set_autocast_enabled(device, is_on)
+            torch.set_autocast_dtype(device, dtype)
+        torch.autocast_increment_nesting()
+        while torch.autocast_decrement_nesting() > depth:
+            pass
+        if depth == 0:
+            torch.clear_autocast_cache()
+        raise
+
+
+class RegionCode(fx.graph.CodeGen):
+    """Generates the code of a graph with grad-mode or autocast regions: one that raises leaves both as they were."""
+
+    def gen_fn_def(self, free_vars: list[str], maybe_return_annotation: str, **options: Any) -> str:
+        """Return the first lines of the forward."""
+        return "@autopipe_modes_kept()\n" + super().gen_fn_def(free_vars, maybe_return_annotation, **options)
+
+    def additional_globals(self) -> list[tuple[str, Any]]:
+        """Return what the generated code reads by name."""
+        return [*super().additional_globals(), ("autopipe_modes_kept", modes_kept)]

@@ -25,6 +25,9 @@ class Listener(Protocol):
     def exit_autocast(self, region: torch.autocast) -> None:
         """Hear that an autocast region ends."""
 
+    def apply_function(self, kind: Any, args: Any, original: Callable[..., Any]) -> Any:
+        """Carry out ``original(*args)``, the call of the custom autograd function ``kind``."""
+
     def notice(self, reason: str) -> None:
         """Hear of something that a graph cannot hold."""
 
@@ -62,9 +65,12 @@ def intercepted(listener: Listener) -> Iterator[None]:
         return leave(region, *error)
 
     def function_apply(kind: Any, *args: Any, **kwargs: Any) -> Any:
-        if is_ours() and not listener.muted:
-            listener.notice(f"it calls the custom autograd function {kind.__name__}, which a graph cannot name")
-        return apply(kind, *args, **kwargs)
+        def original(*given: Any) -> Any:
+            return apply(kind, *given, **kwargs)
+
+        if is_ours() and not listener.muted and not kwargs:
+            return listener.apply_function(kind, args, original)
+        return original(*args)
 
     def check(*args: Any, **kwargs: Any) -> Any:
         # A validation that raises or does nothing: its reading of values shapes no graph.

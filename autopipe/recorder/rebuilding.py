@@ -1,5 +1,6 @@
 """A recorded model is built again from its `Graph` document, without ever calling its forward."""
 
+from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor, fx, nn
@@ -7,7 +8,7 @@ from torch import Tensor, fx, nn
 from autopipe.documents.graph import Graph, Node, Parameter
 from autopipe.errors import DocumentError, MismatchError
 from autopipe.recorder.encode import decode_node
-from autopipe.recorder.glue import TrainingFlag
+from autopipe.recorder.glue import RegionCode, TrainingFlag, enter_autocast, enter_grad_mode
 from autopipe.recorder.overlay import FLAG
 from autopipe.recorder.writing import parameters_of
 
@@ -40,7 +41,13 @@ def rebuild(model: nn.Module, graph: Graph) -> fx.GraphModule:
     return assemble(body, model)
 
 
-def assemble(graph: fx.Graph, source: nn.Module, *, class_name: str = "Recorded") -> fx.GraphModule:
+def assemble(
+    graph: fx.Graph,
+    source: nn.Module,
+    *,
+    class_name: str = "Recorded",
+    replace: Callable[[Any], Any] | None = None,
+) -> fx.GraphModule:
     """Return a module that runs ``graph`` with the modules, parameters and buffers of ``source``, by their names.
 
     Containers on the way to a name are made anew, so that ``source`` is not changed; a buffer that its
@@ -50,12 +57,16 @@ def assemble(graph: fx.Graph, source: nn.Module, *, class_name: str = "Recorded"
     ----------
     source : nn.Module
         A model, or another module assembled from it.
+    replace : callable, optional
+        Returns what stands for a module or tensor of ``source`` in the new module; by default itself.
     """
     module = fx.GraphModule(nn.Module(), fx.Graph(), class_name)
     module.training = source.training
     targets = {str(node.target) for node in graph.nodes if node.op in ("call_module", "get_attr")}
     for target in sorted(targets, key=lambda name: (name.count("."), name)):
-        _attach(module, source, target)
+        _attach(module, source, target, replace or _itself)
+    if any(node.target in (enter_autocast, enter_grad_mode) for node in graph.nodes):
+        graph.set_codegen(RegionCode())
     module.graph = graph
     graph.lint()
     return module
@@ -111,7 +122,11 @@ def _check_target(model: nn.Module, node: Node) -> None:
         )
 
 
-def _attach(module: fx.GraphModule, source: nn.Module, target: str) -> None:
+def _itself(value: Any) -> Any:
+    return value
+
+
+def _attach(module: fx.GraphModule, source: nn.Module, target: str, replace: Callable[[Any], Any]) -> None:
     *path, attribute = target.split(".")
     place: Any = module
     origin: Any = source
@@ -122,9 +137,11 @@ def _attach(module: fx.GraphModule, source: nn.Module, target: str) -> None:
             container.training = origin.training
             place.add_module(name, container)
         place = getattr(place, name)
-    value = TrainingFlag(origin) if attribute == FLAG and not hasattr(origin, FLAG) else getattr(origin, attribute)
-    if getattr(place, attribute, None) is value:
+    if any(attribute in table for table in (place._modules, place._parameters, place._buffers, vars(place))):
+        # Part of a module that was attached whole: it is there already, and not ours to change.
         return
+    is_new_flag = attribute == FLAG and not hasattr(origin, FLAG)
+    value = TrainingFlag(origin) if is_new_flag else replace(getattr(origin, attribute))
     if isinstance(value, Tensor) and not isinstance(value, nn.Parameter):
         is_persistent = attribute in origin._buffers and attribute not in origin._non_persistent_buffers_set
         place.register_buffer(attribute, value, persistent=is_persistent)

@@ -11,6 +11,7 @@ from torch.overrides import TorchFunctionMode
 
 from autopipe.recorder import glue
 from autopipe.recorder.example import Example, tensors
+from autopipe.recorder.foreign import autograd_function_name
 from autopipe.recorder.functions import is_random
 from autopipe.recorder.leaves import Leaves
 from autopipe.recorder.ledger import Ledger, TensorNames
@@ -140,6 +141,24 @@ class Recorder(TorchFunctionMode):
             return
         _, node, _ = self.regions.pop()
         self._emit("call_function", glue.exit_autocast, (node,))
+
+    def apply_function(self, kind: Any, args: Any, original: Callable[..., Any]) -> Any:
+        """Record the call of a custom autograd function."""
+        with self._silent():
+            title = f"the custom autograd function {kind.__name__}"
+            name = autograd_function_name(kind)
+            try:
+                if name is None:
+                    raise Unwritable("is local to a Python function, so that a graph cannot name it")
+                arguments = self.ledger.argument(args)
+            except Unwritable as error:
+                self.notice(f"{title} {error}")
+                return original(*args)
+            before = versions(tensors(args))
+            with self._stepped_aside():
+                result = original(*args)
+            node = self._emit("call_function", glue.apply_function, (name, *arguments))
+            return self._result(node, result, written(before), args)
 
     def notice(self, reason: str) -> None:
         """Note that what runs now cannot be written down: the innermost open module becomes a leaf."""

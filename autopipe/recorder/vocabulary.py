@@ -11,6 +11,7 @@ from torch import Tensor
 
 from autopipe.recorder import glue
 from autopipe.recorder.example import tensors
+from autopipe.recorder.foreign import has_value_shape, operator_name
 from autopipe.recorder.functions import function_name, method_name
 
 _SHAPE_QUERIES = (
@@ -25,7 +26,7 @@ _OTHER_QUERIES = (
     "result_type can_cast is_tensor is_storage __dir__ dim_order __sizeof__ _is_zerotensor is_coalesced"
 )
 _QUERIES = f"{_SHAPE_QUERIES} {_OTHER_QUERIES}"
-_VALUE_SHAPED = "nonzero argwhere unique unique_consecutive masked_select bincount unique_dim"
+_VALUE_SHAPED = "nms nonzero argwhere unique unique_consecutive masked_select bincount unique_dim"
 
 
 @cache
@@ -62,6 +63,8 @@ class Call:
 
     def is_value_shaped(self, args: tuple[Any, ...], result: Any) -> bool:
         """Return whether the shape of what the call makes depends on the values of its arguments."""
+        if has_value_shape(self.target):
+            return True
         name = self.title.rpartition(".")[2]
         if name == "__getitem__":
             index = args[1] if isinstance(args[1], (tuple, list)) else (args[1],)
@@ -77,6 +80,8 @@ def classify(function: Callable[..., Any], args: tuple[Any, ...]) -> Call | Quer
     descriptor = getattr(function, "__self__", None)
     if name in ("__get__", "__set__", "__delete__") and descriptor is not None:
         return _property(name, getattr(descriptor, "__name__", "an attribute"))
+    if (operator_title := operator_name(function)) is not None:
+        return Call(title=operator_title, target=function)
     if name in _words(_QUERIES):
         return Query(title=name, of_shape=name in _words(_SHAPE_QUERIES))
     if name == "__setitem__":

@@ -64,6 +64,22 @@ class CallsAutogradFunction(nn.Module):
         return Cube.apply(self.linear(x))
 
 
+class CallsLocalAutogradFunction(nn.Module):
+    """Applies an autograd function that no module of Python knows by name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+        class Local(Cube):
+            pass
+
+        self.function = Local
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function.apply(self.linear(x))
+
+
 class MapsOverSamples(nn.Module):
     def __init__(self) -> None:
         super().__init__()

@@ -132,7 +132,7 @@ def test_output_has_the_structure_of_the_model_s(shape: Any) -> None:
     [
         awkward.ReadsValue,
         awkward.Counts,
-        awkward.CallsAutogradFunction,
+        awkward.CallsLocalAutogradFunction,
         awkward.MapsOverSamples,
         awkward.MakesModules,
         awkward.RebindsBuffer,
