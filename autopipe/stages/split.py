@@ -10,6 +10,7 @@ from torch import fx, nn
 from torch.utils import _pytree as pytree
 
 from autopipe.documents.graph import Graph
+from autopipe.recorder import assemble
 from autopipe.stages.boundary import check_bounds, routes
 
 
@@ -95,7 +96,6 @@ def _part(
     wanted = set(names)
     graph = fx.Graph()
     copies: dict[fx.Node, fx.Node] = {}
-    attributes: dict[str, Any] = {}
     received = set(inputs)
     by_name = {node.name: node for node in module.graph.nodes}
     for name in inputs:
@@ -103,15 +103,10 @@ def _part(
     for node in module.graph.nodes:
         if node.name not in wanted or node.name in received:
             continue
-        if node.op in ("call_module", "get_attr"):
-            attributes[node.target] = _with_twins(_attribute(module, node.target), twins)
         copies[node] = graph.node_copy(node, copies.__getitem__)
     if outputs is not None:
         graph.output(tuple(copies[by_name[name]] for name in outputs))
-    part = fx.GraphModule(attributes, graph, class_name="Stage")
-    part.training = module.training
-    part.graph.lint()
-    return part
+    return assemble(graph, module, class_name="Stage", replace=lambda value: _with_twins(value, twins))
 
 
 def _with_twins(value: Any, twins: Mapping[int, nn.Parameter]) -> Any:
@@ -135,10 +130,3 @@ def retarget(module: fx.GraphModule, device: torch.device) -> None:
         node.args = pytree.tree_map(moved, node.args)
         node.kwargs = pytree.tree_map(moved, node.kwargs)
     module.recompile()
-
-
-def _attribute(module: nn.Module, target: str) -> Any:
-    value: Any = module
-    for name in target.split("."):
-        value = getattr(value, name)
-    return value
