@@ -1,20 +1,74 @@
-"""``autopipe simulate`` shows the predicted timeline of a plan."""
+"""``autopipe simulate`` shows the predicted timeline of a plan, or answers a question about a schedule."""
 
 import click
+import msgspec
 
 from autopipe.cli.screen import Screen, screen_options
 from autopipe.documents.files import load, write_whole
 from autopipe.documents.plan import Plan
+from autopipe.errors import InputError
+from autopipe.schedules.named import NAMES
 
 
 @click.command("simulate", short_help="Show the predicted timeline of a plan.")
-@click.argument("plan_file", metavar="PLAN")
+@click.argument("plan_file", metavar="[PLAN]", required=False)
 @click.option("-o", "--output", type=click.Path(dir_okay=False), help="Write the timeline here.")
 @click.option("--trace", type=click.Path(dir_okay=False), help="Write a Chrome trace here, for ui.perfetto.dev.")
+@click.option("--schedule", "name", type=click.Choice(NAMES), help="Without PLAN: the schedule to ask about.")
+@click.option("--stages", type=int, help="Its ranks, p.")
+@click.option("--micro-batches", type=int, help="Its micro-batches, m.")
+@click.option("--virtual", type=int, help="Stages on each rank, v.  [default: 2 for zb-v, else 1]")
+@click.option("--depth", type=int, default=0, show_default=True, help="Extra warm-up forwards of 1f1b.")
+@click.option("--times", multiple=True, metavar="F,I,W", help="Milliseconds; once for all stages, or once for each.")
+@click.option("--link", "hop_ms", type=float, default=0.0, show_default=True, help="Milliseconds of a message.")
 @screen_options
-def command(plan_file: str, output: str | None, trace: str | None, as_json: bool, quiet: bool) -> None:
-    """Show the predicted timeline of PLAN, a file that `autopipe partition` wrote."""
+def command(
+    plan_file: str | None,
+    output: str | None,
+    trace: str | None,
+    name: str | None,
+    stages: int | None,
+    micro_batches: int | None,
+    virtual: int | None,
+    depth: int,
+    times: tuple[str, ...],
+    hop_ms: float,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    r"""Show the predicted timeline of PLAN, a file that `autopipe partition` wrote, or ask about a schedule.
+
+    \b
+    autopipe simulate plan.json
+    autopipe simulate --schedule 1f1b --stages 8 --micro-batches 24 --times 18.5,18.1,9.3 --link 0.6
+    """
     screen = Screen(json=as_json, quiet=quiet)
+    if plan_file is not None:
+        if name is not None:
+            raise click.UsageError("give a PLAN or --schedule, not both.")
+        _show(plan_file, output, trace, screen)
+        return
+    if name is None or stages is None or micro_batches is None or not times:
+        raise click.UsageError("give a PLAN, or all of --schedule, --stages, --micro-batches and --times.")
+    if output is not None or trace is not None:
+        raise click.UsageError("--output and --trace belong to a PLAN.")
+    from autopipe.schedules.named import make
+    from autopipe.simulator.quick import quick
+
+    schedule = make(name, stages=stages, micro_batches=micro_batches, virtual=virtual, depth=depth)
+    answer = quick(schedule, [_parse_times(text) for text in times], hop_ms=hop_ms)
+    if as_json:
+        click.echo(msgspec.json.encode(answer).decode())
+        return
+    screen.show(
+        f"{answer.schedule}: {stages} ranks, {answer.stages} stages, {answer.micro_batches} micro-batches.\n"
+        f"Step {answer.step_ms:.3f} ms, bubble ratio {answer.bubble_ratio:.4f}, utilisation {answer.utilisation:.4f}.\n"
+        f"Peak in-flight by rank: {' '.join(map(str, answer.peak_in_flight))}."
+    )
+
+
+def _show(plan_file: str, output: str | None, trace: str | None, screen: Screen) -> None:
+    """Show the timeline of a plan, and write what was asked for."""
     plan = load(plan_file, Plan)
 
     from autopipe.planner import simulate_plan
@@ -32,3 +86,13 @@ def command(plan_file: str, output: str | None, trace: str | None, as_json: bool
         write_whole(chrome_trace(timeline), trace)
         screen.say(f"\nTrace written to {trace}.")
     screen.deliver(timeline, output)
+
+
+def _parse_times(text: str) -> tuple[float, float, float]:
+    try:
+        forward, input_grad, weight_grad = (float(part) for part in text.split(","))
+    except ValueError:
+        raise InputError(
+            f"--times {text!r} is not three numbers: write F,I,W in milliseconds, for example 18.5,18.1,9.3."
+        ) from None
+    return forward, input_grad, weight_grad

@@ -47,3 +47,39 @@ def test_timeline_and_trace_are_written_where_asked(plan: str, tmp_path: Path) -
 def test_a_plan_that_does_not_exist_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["simulate", "no_plan.json"]) == 1
     assert "cannot read no_plan.json" in capsys.readouterr().err
+
+
+QUESTION = ["simulate", "--schedule", "1f1b", "--stages", "8", "--micro-batches", "24", "--link", "0.601"]
+
+
+def test_a_question_without_a_plan_is_answered(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([*QUESTION, "--times", "18.522,18.086,9.337", "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert round(answer["bubble_ratio"], 4) == 0.2431
+    assert answer["bubble_ratio"] + answer["utilisation"] == pytest.approx(1)
+    assert answer["peak_in_flight"] == [8, 7, 6, 5, 4, 3, 2, 1]
+    assert answer["step_ms"] == pytest.approx(24 * (18.522 + 18.086 + 9.337) / answer["utilisation"])
+
+
+def test_stages_may_have_times_of_their_own(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["simulate", "--schedule", "gpipe", "--stages", "2", "--micro-batches", "1", "--json"]
+    assert run([*words, "--times", "1,2,3", "--times", "10,20,30"]) == 0
+    assert json.loads(capsys.readouterr().out)["step_ms"] == 66.0
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "sentence"),
+    [
+        ([*QUESTION, "--times", "1,2"], 1, "'1,2' is not three numbers"),
+        ([*QUESTION, "--times", "1,nan,2"], 1, "cannot be simulated"),
+        ([*QUESTION, "--times", "1,1,1", "--times", "1,1,1"], 1, "2 times for 8 stages"),
+        (QUESTION, 2, "--times"),
+        (["simulate"], 2, "give a PLAN"),
+        (["simulate", "plan.json", "--schedule", "1f1b"], 2, "not both"),
+    ],
+)
+def test_a_question_that_cannot_be_answered_gets_a_sentence(
+    words: list[str], code: int, sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(words) == code
+    assert sentence in capsys.readouterr().err
