@@ -28,8 +28,8 @@ def find_cuts(graph: fx.Graph) -> Cuts:
     """Return the places between the nodes of ``graph``.
 
     A place is illegal inside an open grad-mode or autocast region, where something crosses that is neither
-    tensor nor plain value, and between a tensor and an in-place write to its memory that a later reader of
-    the tensor must see.
+    tensor nor plain value, between a leaf and the reading of what it left on an attribute, and between a tensor
+    and an in-place write to its memory that a later reader of the tensor must see.
     """
     steps = tuple(node for node in graph.nodes if node.op not in ("placeholder", "get_attr", "output"))
     index = {node: place for place, node in enumerate(steps)}
@@ -48,6 +48,7 @@ def find_cuts(graph: fx.Graph) -> Cuts:
                 forbidden.append((made + 1, last_use[node]))
     crossing = tuple(accumulate(begin - end for begin, end in zip(begins, ends, strict=True)))
     forbidden += _open_regions(steps) + _in_place_writes(graph, index, last_use)
+    forbidden += [(index[node.args[0]] + 1, place) for place, node in enumerate(steps) if glue.is_reader(node)]
     closed = [0] * (len(steps) + 2)
     for first, last in forbidden:
         closed[first] += 1

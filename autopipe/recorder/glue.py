@@ -11,6 +11,37 @@ from torch.fx.node import has_side_effect
 from autopipe.errors import InputError
 from autopipe.recorder.foreign import resolve_autograd_function
 
+FLAG = "autopipe_training"
+ATTRIBUTES = "autopipe_attributes"
+
+
+def is_own(node: fx.Node) -> bool:
+    """Return whether a node calls a module of ours, which is none of the model's: a flag or a reader."""
+    if node.op != "call_module":
+        return False
+    return str(node.target).rpartition(".")[2] == FLAG or is_reader(node)
+
+
+def is_reader(node: fx.Node) -> bool:
+    """Return whether a node reads what a leaf left on an attribute; its argument is the node that calls the leaf."""
+    return node.op == "call_module" and str(node.target).startswith(f"{ATTRIBUTES}.")
+
+
+class AttributeReader(nn.Module):
+    """Returns what a leaf has left on the attribute ``name`` of ``owner``, the leaf itself or a module in it.
+
+    It is called with the leaf's result, so that it reads after the leaf has run; `find_cuts` keeps the two together.
+    """
+
+    def __init__(self, owner: nn.Module, name: str) -> None:
+        super().__init__()
+        self._owner = (owner,)
+        self._name = name
+
+    def forward(self, after: Any) -> Any:
+        """Return the attribute as it is now."""
+        return getattr(self._owner[0], self._name)
+
 
 class TrainingFlag(nn.Module):
     """Returns whether ``owner``, an open module of the model, is in training mode; ``train()`` and ``eval()`` set it.

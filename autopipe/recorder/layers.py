@@ -9,8 +9,8 @@ from typing import Any
 from torch import fx, nn
 
 from autopipe.recorder.cuts import Cuts, find_cuts
+from autopipe.recorder.glue import is_own
 from autopipe.recorder.notes import note_of
-from autopipe.recorder.overlay import is_flag
 
 _PRODUCTS = (
     "linear bilinear matmul rmatmul mm bmm addmm baddbmm mv einsum tensordot embedding embedding_bag conv1d "
@@ -83,7 +83,7 @@ def _has_matrix(node: fx.Node, model: nn.Module) -> bool:
 
 
 def _is_module(node: fx.Node) -> bool:
-    return node.op == "call_module" and not is_flag(node)
+    return node.op == "call_module" and not is_own(node)
 
 
 def _give_each_its_own_attributes(graph: fx.Graph, spans: Sequence[Sequence[fx.Node]]) -> None:
@@ -194,7 +194,7 @@ def _likeness(nodes: Sequence[fx.Node], model: nn.Module) -> str:
             target = f"{type(module).__name__}({module.extra_repr()}){shapes}{module.training}"
         elif node.op == "get_attr":
             target = f"{note_of(node).shape}{note_of(node).dtype}{note_of(node).requires_grad}"
-        elif is_flag(node):
-            target = "training flag"
+        elif is_own(node):
+            target = target.rpartition(".")[2]
         lines.append(f"{node.op} {target} {fx.map_arg((node.args, node.kwargs), stand_in)}")
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()

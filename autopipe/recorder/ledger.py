@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from autopipe.recorder.functions import class_name
+from autopipe.recorder.glue import ATTRIBUTES
 from autopipe.recorder.notes import NOTE, Note, describe, memory, note_of
 from autopipe.recorder.refusal import Unwritable
 
@@ -44,6 +45,7 @@ class Ledger:
         self._names = names
         self._makers: dict[int, list[fx.Node]] = {}
         self._alive: list[Any] = []
+        self._calls: list[tuple[str, fx.Node]] = []
         self.varying: frozenset[int] = frozenset()
         self.kept: dict[str, Tensor] | None = None
 
@@ -153,7 +155,25 @@ class Ledger:
             node = self.graph.create_node("get_attr", name)
             node.meta[NOTE] = describe(self._note(), tensor)
             return node
-        return self._constant(tensor)
+        return self._read_back(tensor) or self._constant(tensor)
+
+    def called(self, path: str, node: fx.Node) -> None:
+        """Remember that ``node`` calls the leaf at ``path``."""
+        self._calls.append((path, node))
+
+    def _read_back(self, tensor: Tensor) -> fx.Node | None:
+        """Write down, behind the call of a leaf, that an attribute is read on which the leaf has left ``tensor``."""
+        for path, call in reversed(self._calls):
+            for inner, module in self._modules[path].named_modules(prefix=path) if not call._erased else ():
+                name = _attribute_name(module, tensor)
+                if name is not None:
+                    with self.graph.inserting_after(call):
+                        node = self.graph.call_module(f"{ATTRIBUTES}.{inner}.{name}", (call,))
+                    node.meta[NOTE] = describe(dataclasses.replace(note_of(call), writes=frozenset()), tensor)
+                    self._alive.append(tensor)
+                    self._makers.setdefault(id(tensor), []).append(node)
+                    return node
+        return None
 
     def _constant(self, tensor: Tensor) -> fx.Node:
         """Write a small tensor from nowhere down by value; recordings that disagree on it are not laid over."""
@@ -184,6 +204,12 @@ class Ledger:
         node = self.graph.create_node("call_function", target, args, kwargs)
         node.meta[NOTE] = dataclasses.replace(self._note(), is_value=False)
         return node
+
+
+def _attribute_name(module: nn.Module, tensor: Tensor) -> str | None:
+    """Return the name of the attribute of ``module`` that ``tensor`` is."""
+    tables = (vars(module), module._buffers)
+    return next((name for table in tables for name, value in table.items() if value is tensor), None)
 
 
 def _parts(value: Any) -> list[tuple[Any, Any, Callable[..., Any]]]:

@@ -10,13 +10,6 @@ from autopipe.recorder import glue
 from autopipe.recorder.notes import NOTE, Note, note_of
 from autopipe.recorder.sizes import Sizes, Symbol
 
-FLAG = "autopipe_training"
-
-
-def is_flag(node: fx.Node) -> bool:
-    """Return whether a node reads the training flag of an open module: no module of the model itself."""
-    return node.op == "call_module" and str(node.target).rpartition(".")[2] == FLAG
-
 
 @dataclass(frozen=True, kw_only=True)
 class Variant:
@@ -131,7 +124,7 @@ class _Merger:
         owner = note_of(node).owner
         values = (mine, other) if self.trains(owner) else (other, mine)
         with self.graph.inserting_before(node):
-            flag = self.graph.call_module(f"{owner}.{FLAG}" if owner else FLAG)
+            flag = self.graph.call_module(f"{owner}.{glue.FLAG}" if owner else glue.FLAG)
             choice = self.graph.call_function(glue.choose, (flag, *values))
         for made in (flag, choice):
             made.meta[NOTE] = Note(owner=owner)

@@ -1,6 +1,6 @@
 """A recorded model is built again from its `Graph` document, without ever calling its forward."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch import Tensor, fx, nn
@@ -8,8 +8,16 @@ from torch import Tensor, fx, nn
 from autopipe.documents.graph import Graph, Node, Parameter
 from autopipe.errors import DocumentError, MismatchError
 from autopipe.recorder.encode import decode_node
-from autopipe.recorder.glue import RegionCode, TrainingFlag, enter_autocast, enter_grad_mode
-from autopipe.recorder.overlay import FLAG
+from autopipe.recorder.glue import (
+    ATTRIBUTES,
+    FLAG,
+    AttributeReader,
+    RegionCode,
+    TrainingFlag,
+    enter_autocast,
+    enter_grad_mode,
+    is_reader,
+)
 from autopipe.recorder.writing import parameters_of
 
 
@@ -62,9 +70,14 @@ def assemble(
     """
     module = fx.GraphModule(nn.Module(), fx.Graph(), class_name)
     module.training = source.training
-    targets = {str(node.target) for node in graph.nodes if node.op in ("call_module", "get_attr")}
+    named = [node for node in graph.nodes if node.op in ("call_module", "get_attr")]
+    targets = {str(node.target) for node in named if not is_reader(node)}
     for target in sorted(targets, key=lambda name: (name.count("."), name)):
         _attach(module, source, target, replace or _itself)
+    for target in dict.fromkeys(str(node.target) for node in named if is_reader(node)):
+        _, *path, attribute = target.split(".")
+        owner = module.get_submodule(".".join(path))
+        _place(module, module, [ATTRIBUTES, *path]).add_module(attribute, AttributeReader(owner, attribute))
     if any(node.target in (enter_autocast, enter_grad_mode) for node in graph.nodes):
         graph.set_codegen(RegionCode())
     module.graph = graph
@@ -107,9 +120,12 @@ def _check_target(model: nn.Module, node: Node) -> None:
     if node.op not in ("call_module", "get_attr"):
         return
     owner, _, attribute = node.target.rpartition(".")
+    reads_back = node.op == "call_module" and owner.startswith(f"{ATTRIBUTES}.")
     try:
-        module = model.get_submodule(owner)
-        if node.op == "call_module":
+        module = model.get_submodule(owner.removeprefix(f"{ATTRIBUTES}.") if reads_back else owner)
+        if reads_back:
+            is_there = not attribute.startswith("__")
+        elif node.op == "call_module":
             is_there = attribute == FLAG or isinstance(getattr(module, attribute), nn.Module)
         else:
             is_there = isinstance(getattr(module, attribute), Tensor)
@@ -128,15 +144,8 @@ def _itself(value: Any) -> Any:
 
 def _attach(module: fx.GraphModule, source: nn.Module, target: str, replace: Callable[[Any], Any]) -> None:
     *path, attribute = target.split(".")
-    place: Any = module
-    origin: Any = source
-    for name in path:
-        origin = getattr(origin, name)
-        if getattr(place, name, None) is None:
-            container = nn.Module()
-            container.training = origin.training
-            place.add_module(name, container)
-        place = getattr(place, name)
+    place = _place(module, source, path)
+    origin: Any = source.get_submodule(".".join(path))
     if any(attribute in table for table in (place._modules, place._parameters, place._buffers, vars(place))):
         # Part of a module that was attached whole: it is there already, and not ours to change.
         return
@@ -147,3 +156,16 @@ def _attach(module: fx.GraphModule, source: nn.Module, target: str, replace: Cal
         place.register_buffer(attribute, value, persistent=is_persistent)
     else:
         setattr(place, attribute, value)
+
+
+def _place(module: nn.Module, source: nn.Module, path: Sequence[str]) -> nn.Module:
+    """Return the submodule of ``module`` at ``path``; containers on the way that it lacks are made as in ``source``."""
+    place, origin = module, source
+    for name in path:
+        origin = getattr(origin, name, origin)
+        if getattr(place, name, None) is None:
+            container = nn.Module()
+            container.training = origin.training
+            place.add_module(name, container)
+        place = getattr(place, name)
+    return place

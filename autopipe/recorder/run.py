@@ -254,6 +254,7 @@ class Recorder(TorchFunctionMode):
         self, path: str, arguments: tuple[Any, Any], result: Any, writes: frozenset[int], inputs: Any
     ) -> Any:
         node = self._emit("call_module", path, *arguments)
+        self.ledger.called(path, node)
         return self._result(node, result, writes, inputs)
 
     def _function(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:

@@ -6,9 +6,9 @@ from torch import Tensor, fx, nn
 
 from autopipe.documents.graph import ForbiddenCut, Graph, Layer, Parameter, Value
 from autopipe.recorder.encode import encode_node
+from autopipe.recorder.glue import is_own
 from autopipe.recorder.layers import Group
 from autopipe.recorder.notes import memory, note_of
-from autopipe.recorder.overlay import is_flag
 
 
 def write_document(graph: fx.Graph, groups: Sequence[Group], model: nn.Module, *, batch_is_free: bool) -> Graph:
@@ -84,7 +84,7 @@ def _state(node: fx.Node, model: nn.Module, names: dict[int, str]) -> Iterator[s
     target = str(node.target)
     if node.op == "get_attr":
         yield names.get(id(_find(model, target)), target)
-    elif node.op == "call_module" and not is_flag(node):
+    elif node.op == "call_module" and not is_own(node):
         module = model.get_submodule(target)
         yield from (names[id(tensor)] for tensor in (*module.parameters(), *module.buffers()))
 

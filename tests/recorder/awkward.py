@@ -145,6 +145,37 @@ class Routes(nn.Module):
         return out
 
 
+class Leaves(nn.Module):
+    """Leaves a loss on an attribute of a module inside it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+        self.inner = nn.Linear(4, 4)
+        self.inner.extra = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.inner(self.linear(x))
+        self.inner.extra = y.pow(2).mean()
+        return y
+
+
+class AddsUp(nn.Module):
+    """Adds the losses that its blocks, one of them called twice, have left on attributes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(Leaves() for _ in range(2))
+        self.last = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        loss = x.new_zeros(())
+        for block in (*self.blocks, self.blocks[0]):
+            x = block(x)
+            loss = loss + block.inner.extra
+        return self.last(x), loss + self.blocks[1].inner.extra
+
+
 class DropsOut(nn.Module):
     """Calls dropout as a function, with the module's own mode."""
 

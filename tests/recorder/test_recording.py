@@ -1,3 +1,4 @@
+import copy
 import dataclasses
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,6 +12,8 @@ from autopipe.documents.files import decode, encode
 from autopipe.documents.graph import Graph
 from autopipe.errors import CaptureError, InputError
 from autopipe.recorder import rebuild, record
+from autopipe.recorder.glue import is_reader
+from autopipe.stages.split import split
 from tests.models import JOBS
 from tests.recorder import awkward
 
@@ -248,3 +251,29 @@ def test_constants_of_module_and_program_are_kept() -> None:
     recording = record(model, (x,))
     assert torch.equal(rebuild(model, recording.graph)(x), model(x))
     assert set(recording.module.state_dict()) == set(model.state_dict())
+
+
+def test_loss_that_a_leaf_leaves_on_an_attribute_is_read_back_after_it() -> None:
+    model = awkward.AddsUp()
+    recording = record(model, (torch.randn(2, 4),), leaf=(awkward.Leaves,))
+    x = torch.randn(5, 4)
+    for module in (recording.module, copy.deepcopy(recording.module), rebuild(model, recording.graph)):
+        assert all(map(torch.equal, module(x), model(x)))
+        assert set(module.state_dict()) == set(model.state_dict())
+    layers = recording.graph.layers
+    readers = [node for node in recording.module.graph.nodes if is_reader(node)]
+    assert len(readers) == 4
+    for reader in readers:
+        assert any({reader.name, str(reader.args[0])} <= set(layer.nodes) for layer in layers)
+    assert len(layers) == 4
+
+
+def test_stages_read_back_what_their_own_leaves_have_left() -> None:
+    model = awkward.AddsUp()
+    recording = record(model, (torch.randn(2, 4),), leaf=(awkward.Leaves,))
+    x = torch.randn(5, 4)
+    values: dict[str, Any] = {}
+    for stage in split(recording.module, recording.graph, range(len(recording.graph.layers) + 1)):
+        made = stage.module(*(values[name] for name in stage.inputs) if stage.index else (x,))
+        values.update(zip(stage.outputs, made, strict=True) if not stage.is_last else ())
+    assert all(map(torch.equal, made, model(x)))
