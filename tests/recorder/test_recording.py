@@ -262,7 +262,7 @@ def test_loss_that_a_leaf_leaves_on_an_attribute_is_read_back_after_it() -> None
         assert set(module.state_dict()) == set(model.state_dict())
     layers = recording.graph.layers
     readers = [node for node in recording.module.graph.nodes if is_reader(node)]
-    assert len(readers) == 4
+    assert len(readers) == 3
     for reader in readers:
         assert any({reader.name, str(reader.args[0])} <= set(layer.nodes) for layer in layers)
     assert len(layers) == 4
