@@ -1,6 +1,7 @@
 """The plain training step that every pipeline is compared with, and the comparison."""
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -37,11 +38,24 @@ def exempt(graph: Graph, bounds: Sequence[int], stage_ranks: Sequence[int]) -> s
     owner = stage_of(bounds)
     names = {tie.name for tie in find_ties(graph, bounds, stage_ranks)}
     names |= {name for name, layers in graph.tied().items() if len({owner[layer] for layer in layers}) > 1}
+    reads = Counter(name for node in graph.nodes for name in _references((node.arguments, node.keywords)))
     for value in graph.values:
-        stages = {owner[layer] for layer in (value.producer, *value.consumers)}
-        if value.requires_grad and len(stages) > 2 and len(value.consumers) > 2:
+        readers = {owner[layer] for layer in value.consumers}
+        if value.requires_grad and readers - {owner[value.producer]} and reads[value.name] > 2:
             names.update(name for layer in graph.layers[: value.producer + 1] for name in layer.parameters)
     return names
+
+
+def _references(value: Any) -> Iterator[str]:
+    """Yield the names of the nodes that encoded arguments refer to, one for each time."""
+    if isinstance(value, dict):
+        if set(value) == {"node"}:
+            yield value["node"]
+        for item in value.values():
+            yield from _references(item)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _references(item)
 
 
 def differences(

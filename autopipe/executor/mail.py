@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from autopipe.errors import InputError
-from autopipe.executor.wire import POISON, Spec, TensorSpec, allocate, decode_specs, describe, encode_specs
+from autopipe.executor.wire import POISON, Spec, TensorSpec, allocate, decode_specs, describe, encode_specs, flat
 from autopipe.schedules.comms import Message
 from autopipe.stages.boundary import Route
 from autopipe.transport.endpoint import Endpoint, Handle
@@ -131,7 +131,9 @@ class Mail:
             values = [_zero(value) for value in allocate(self._specs[key], self._endpoint.device)]
         for index, value in enumerate(values):
             if isinstance(value, Tensor):
-                tensor = value.detach().contiguous()
+                spec = self._specs[key][index]
+                assert isinstance(spec, TensorSpec)
+                tensor = flat(value, spec.order)
                 handles.append(self._endpoint.send(tensor, peer=peer, tag=self._tag(message, index)))
 
     def await_sent(self, message: Message) -> None:
@@ -160,9 +162,9 @@ class Mail:
         peer = self._origin(message)
         values = allocate(specs, self._endpoint.device)
         handles = [
-            self._endpoint.receive(value, peer=peer, tag=self._tag(message, index))
-            for index, value in enumerate(values)
-            if isinstance(value, Tensor)
+            self._endpoint.receive(flat(value, spec.order), peer=peer, tag=self._tag(message, index))
+            for index, (value, spec) in enumerate(zip(values, specs, strict=True))
+            if isinstance(spec, TensorSpec)
         ]
         self._posted[message] = (values, handles)
         self._buffers.add(message)
@@ -174,7 +176,7 @@ class Mail:
             return
         found = describe(values, origin=f"message {message}")
         for index, (old, new) in enumerate(zip(known, found, strict=True)):
-            if old == new:
+            if old == new or (isinstance(old, TensorSpec) and old.accepts(new)):
                 continue
             if message.backward and isinstance(old, TensorSpec) and values[index] is None:
                 values[index] = _zero(allocate((old,), self._endpoint.device)[0])

@@ -1,13 +1,13 @@
 """A mini-batch is cut into micro-batches along the leading dimension of its tensors."""
 
-from collections.abc import Iterator
+import itertools
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
 from autopipe.errors import InputError
+from autopipe.recorder.example import map_tensors, tensors
 
 
 def micro_batch_sizes(batch: int, micro_batches: int) -> tuple[int, ...]:
@@ -27,48 +27,33 @@ def batch_of(*trees: Any) -> int:
     InputError
         If there is no such tensor, or it is empty.
     """
-    for leaf in pytree.tree_leaves(trees):
-        if isinstance(leaf, Tensor) and leaf.dim() > 0:
-            if leaf.shape[0] == 0:
+    for tensor in tensors(trees):
+        if tensor.dim() > 0:
+            if tensor.shape[0] == 0:
                 raise InputError("the mini-batch is empty: its first tensor has 0 samples. Skip empty batches.")
-            return int(leaf.shape[0])
+            return int(tensor.shape[0])
     raise InputError("the inputs hold no tensor with a batch dimension: pass the mini-batch as tensors (batch, ...).")
 
 
 def cut(tree: Any, sizes: tuple[int, ...]) -> tuple[Any, ...]:
     """Return one tree per micro-batch: tensors of the batch's leading size are narrowed, all else is passed whole."""
-    leaves, form = pytree.tree_flatten(tree)
     batch = sum(sizes)
-    parts = []
-    for start, size in _spans(sizes):
-        narrowed = [leaf.narrow(0, start, size) if _carries(leaf, batch) else leaf for leaf in leaves]
-        parts.append(pytree.tree_unflatten(narrowed, form))
-    return tuple(parts)
+    starts = itertools.accumulate(sizes, initial=0)
+    return tuple(_narrowed(tree, batch, start, size) for start, size in zip(starts, sizes, strict=False))
 
 
 def signature(tree: Any) -> tuple[Any, ...]:
-    """Return what the shapes inside the model can depend on: the form, tensor shapes and dtypes, plain values."""
-    leaves, form = pytree.tree_flatten(tree)
-    return (form, tuple(_describe(leaf) for leaf in leaves))
+    """Return what the shapes inside the model can depend on: shape, dtype and need of a gradient of each tensor."""
+    return tuple((tuple(tensor.shape), tensor.dtype, tensor.requires_grad) for tensor in tensors(tree))
 
 
 def to_device(tree: Any, device: torch.device) -> Any:
     """Return ``tree`` with its tensors on ``device``; copies do not block where memory is pinned."""
-    return pytree.tree_map_only(Tensor, lambda tensor: tensor.to(device, non_blocking=True), tree)
+    return map_tensors(tree, lambda tensor: tensor.to(device, non_blocking=True))
 
 
-def _spans(sizes: tuple[int, ...]) -> Iterator[tuple[int, int]]:
-    start = 0
-    for size in sizes:
-        yield start, size
-        start += size
+def _narrowed(tree: Any, batch: int, start: int, size: int) -> Any:
+    def narrow(tensor: Tensor) -> Tensor:
+        return tensor.narrow(0, start, size) if tensor.dim() > 0 and tensor.shape[0] == batch else tensor
 
-
-def _carries(leaf: Any, batch: int) -> bool:
-    return isinstance(leaf, Tensor) and leaf.dim() > 0 and leaf.shape[0] == batch
-
-
-def _describe(leaf: Any) -> Any:
-    if isinstance(leaf, Tensor):
-        return (tuple(leaf.shape), leaf.dtype, leaf.requires_grad)
-    return leaf if isinstance(leaf, (int, float, bool, str, type(None))) else id(leaf)
+    return map_tensors(tree, narrow)

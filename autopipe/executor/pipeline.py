@@ -97,6 +97,7 @@ class Pipeline:
         InputError
             If the inputs cannot be cut into micro-batches.
         """
+        self._check_names(len(inputs))
         return self._run(inputs, keywords, target, scale, training=True)
 
     def evaluate(self, *inputs: Any, target: Any = None, **keywords: Any) -> Tensor:
@@ -104,6 +105,7 @@ class Pipeline:
 
         Parameters are those of `step`. The training mode stays as it is: call `eval` first where that matters.
         """
+        self._check_names(len(inputs))
         return self._run(inputs, keywords, target, 1.0, training=False)
 
     def parameters(self) -> Iterator[nn.Parameter]:
@@ -230,6 +232,16 @@ class Pipeline:
 
         contexts = [autocast_state(rank.runtime.endpoint.device) for rank in self._ranks]
         return self._each(run)[0]
+
+    def _check_names(self, by_position: int) -> None:
+        """Refuse a step whose own ``target`` or ``scale`` could be meant for the model."""
+        arguments = [node.target for node in self._graph.nodes if node.op == "placeholder"]
+        for name in arguments[by_position:] if self.is_first else ():
+            if name in ("target", "scale"):
+                raise InputError(
+                    f"the model has an argument called {name}, and step keeps that name for itself: pass the model's "
+                    f"arguments by position, in the order {', '.join(arguments)}."
+                )
 
     def _each(self, call: Any) -> tuple[Any, ...]:
         return (call(0),) if self._threads is None else self._threads.run(call)

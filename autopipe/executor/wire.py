@@ -11,11 +11,19 @@ from autopipe.errors import InputError
 
 
 class TensorSpec(msgspec.Struct, frozen=True, tag="tensor"):
-    """Shape, dtype and whether a gradient comes back."""
+    """Shape, dtype, whether a gradient comes back, and the order of the dimensions in memory, outermost first.
+
+    The order is kept because kernels add in an order that depends on it.
+    """
 
     shape: tuple[int, ...]
     dtype: str
     gradient: bool
+    order: tuple[int, ...]
+
+    def accepts(self, other: "Spec") -> bool:
+        """Tell whether a tensor of ``other`` can be sent where this one is expected: only the order may differ."""
+        return isinstance(other, TensorSpec) and msgspec.structs.replace(other, order=self.order) == self
 
 
 class PlainSpec(msgspec.Struct, frozen=True, tag="plain"):
@@ -61,16 +69,29 @@ def decode_specs(note: bytes) -> tuple[Spec, ...] | None:
 def allocate(specs: tuple[Spec, ...], device: torch.device) -> list[Any]:
     """Return a buffer for every tensor and the value itself for all else."""
     return [
-        torch.empty(spec.shape, dtype=getattr(torch, spec.dtype), device=device)
+        torch.empty_permuted(spec.shape, spec.order, dtype=getattr(torch, spec.dtype), device=device)
         if isinstance(spec, TensorSpec)
         else _PLAIN[spec.kind](spec.text)
         for spec in specs
     ]
 
 
+def flat(tensor: Tensor, order: tuple[int, ...]) -> Tensor:
+    """Return the elements of ``tensor`` in memory order, outermost dimension first: a view where it is dense."""
+    return tensor.detach().permute(order).contiguous()
+
+
+def _order(tensor: Tensor) -> tuple[int, ...]:
+    """Return the dimensions by falling stride, where the tensor is dense in that order; else as they come."""
+    strides = tensor.stride()
+    order = tuple(sorted(range(tensor.dim()), key=lambda d: (-strides[d], d)))
+    return order if tensor.permute(order).is_contiguous() else tuple(range(tensor.dim()))
+
+
 def _describe(value: Any, origin: str) -> Spec:
     if isinstance(value, Tensor):
-        return TensorSpec(tuple(value.shape), str(value.dtype).removeprefix("torch."), value.requires_grad)
+        dtype = str(value.dtype).removeprefix("torch.")
+        return TensorSpec(tuple(value.shape), dtype, value.requires_grad, _order(value))
     kind = type(value).__name__
     if kind not in _PLAIN:
         raise InputError(

@@ -1,3 +1,5 @@
+import dataclasses
+
 import pytest
 import torch
 from hypothesis import given
@@ -42,8 +44,21 @@ def test_inputs_without_a_tensor_are_refused() -> None:
         batch_of({"flag": True}, torch.tensor(1.0))
 
 
-def test_signature_tells_shapes_and_plain_values_apart() -> None:
+def test_signature_tells_shapes_dtypes_and_gradients_apart() -> None:
     x = torch.zeros(2, 3)
     assert signature((x, 1)) == signature((torch.ones(2, 3), 1))
-    others = [(torch.zeros(3, 3), 1), (x, 2), (x.double(), 1), (x.clone().requires_grad_(), 1), [x, 1]]
+    others = [(torch.zeros(3, 3), 1), (x.double(), 1), (x.clone().requires_grad_(), 1), (x, x)]
     assert all(signature(other) != signature((x, 1)) for other in others)
+
+
+@dataclasses.dataclass
+class Pair:
+    x: torch.Tensor
+    name: str
+
+
+def test_dataclasses_and_named_tuples_are_cut_too() -> None:
+    parts = cut({"pair": Pair(torch.arange(4), "a")}, (3, 1))
+    assert batch_of(Pair(torch.arange(4), "a")) == 4
+    assert [part["pair"].x.tolist() for part in parts] == [[0, 1, 2], [3]]
+    assert {type(part["pair"]) for part in parts} == {Pair}

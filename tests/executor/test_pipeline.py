@@ -10,9 +10,12 @@ from torch import Tensor, nn
 
 from autopipe.documents.timeline import Lane
 from autopipe.errors import InputError, MismatchError
+from autopipe.executor.build import Layout
+from autopipe.executor.pipeline import Pipeline
+from autopipe.recorder import record
 from tests.executor.pipes import thread_pipe, twins
 from tests.models import CNN, GPT, JOBS, mlp, token_loss
-from tests.reference import differences, plain_step
+from tests.reference import differences, even_bounds, plain_step
 
 GPT_EXEMPT = {"tokens.weight"}
 
@@ -140,8 +143,6 @@ def test_a_stage_may_begin_in_place() -> None:
     model, plain = twins(InPlaceFirst)
     x, y = torch.randn(2, 8, 8)
     layers = ["linears.0", "relus.0", "linears.1", "relus.1", "linears.2"]
-    from autopipe.recorder import record
-
     names = [layer.name for layer in record(model, (x,)).graph.layers]
     for position in range(1, len(names)):
         model.zero_grad()
@@ -258,3 +259,29 @@ def test_a_pipeline_says_what_it_is() -> None:
     ids = torch.zeros(2, 16, dtype=torch.int64)
     pipe = thread_pipe(model, (ids,), stages=2, micro_batches=2, loss_fn=token_loss)
     assert repr(pipe) == "Pipeline(GPT, 2 stages, 2 micro-batches, 1f1b, 2 thread-ranks)"
+
+
+class Scaled(nn.Module):
+    """Has an argument whose name `step` keeps for itself, and one more after ``*``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x: Tensor, *rest: Tensor, scale: float) -> Tensor:
+        return self.second(self.first(x) * scale + rest[0])
+
+
+def test_an_argument_called_scale_goes_by_position() -> None:
+    model, plain = twins(Scaled)
+    x, rest, y = torch.randn(3, 8, 8)
+    recording = record(model, (x, rest), {"scale": 0.5})
+    layout = Layout(
+        bounds=even_bounds(len(recording.graph.layers), 2), stage_ranks=(0, 1), schedule="1f1b", micro_batches=2
+    )
+    pipe = Pipeline(recording.module, recording.graph, layout, loss_fn=nn.functional.mse_loss, ranks=2)
+    with pytest.raises(InputError, match="argument called scale.*by position, in the order x, rest_0, scale"):
+        pipe.step(x, rest, target=y, scale=0.5)
+    loss = pipe.step(x, rest, 0.5, target=y)
+    halves = [nn.functional.mse_loss(plain(x[p], rest[p], scale=0.5), y[p]) * 0.5 for p in (slice(4), slice(4, 8))]
+    assert torch.equal(loss, halves[0] + halves[1])

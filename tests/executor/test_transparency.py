@@ -92,10 +92,18 @@ def all_parameters(name: str) -> set[str]:
 
 
 # The other schedules: on every model and size over threads, pairwise over processes.
+SCHEDULES = (("interleaved", 1), ("interleaved", 2), ("bfs", 2), ("zb-h1", 1), ("zb-h2", 1), ("zb-v", 2))
 OTHERS = [
     (name, ranks, m, schedule, virtual)
     for name, ranks, m in itertools.product(JOBS, (2, 4), (1, 3, 4, 8))
-    for schedule, virtual in (("interleaved", 1), ("interleaved", 2), ("bfs", 2), ("zb-h1", 1), ("zb-h2", 1), ("zb-v", 2))
+    for schedule, virtual in (
+        ("interleaved", 1),
+        ("interleaved", 2),
+        ("bfs", 2),
+        ("zb-h1", 1),
+        ("zb-h2", 1),
+        ("zb-v", 2),
+    )
     if name in ("gpt", "cnn") or ranks * virtual <= 4  # the others have fewer layers than eight stages need
 ]
 OTHERS_PAIRWISE = [case for index, case in enumerate(OTHERS) if index % 7 == 0]

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autopipe.errors import InputError
-from autopipe.executor.wire import POISON, allocate, decode_specs, describe, encode_specs
+from autopipe.executor.wire import POISON, allocate, decode_specs, describe, encode_specs, flat
 
 PLAIN = st.one_of(st.integers(-(2**70), 2**70), st.floats(), st.text(max_size=20), st.booleans(), st.none())
 
@@ -29,6 +29,34 @@ def test_a_buffer_has_the_senders_shape_and_dtype(dtype: torch.dtype) -> None:
     assert specs is not None
     (buffer,) = allocate(specs, torch.device("cpu"))
     assert (buffer.shape, buffer.dtype) == (tensor.shape, dtype)
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        torch.arange(24.0).view(2, 3, 4).permute(2, 0, 1),
+        torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last),
+        torch.randn(6, 4)[::2],
+        torch.randn(1, 5).expand(3, 5),
+        torch.tensor(2.0),
+        torch.zeros(0, 3).t(),
+    ],
+)
+def test_a_tensor_arrives_with_its_values_and_if_dense_its_strides(tensor: torch.Tensor) -> None:
+    specs = decode_specs(encode_specs(describe([tensor], origin="a message")))
+    assert specs is not None
+    (buffer,) = allocate(specs, torch.device("cpu"))
+    flat(buffer, specs[0].order).copy_(flat(tensor, specs[0].order))
+    assert torch.equal(buffer, tensor)
+    dense = tensor.untyped_storage().nbytes() == tensor.nbytes
+    assert buffer.stride() == tensor.stride() or not dense
+
+
+def test_the_same_values_in_another_order_are_accepted_and_another_shape_is_not() -> None:
+    specs = [describe([t], origin="x")[0] for t in (torch.zeros(2, 3), torch.zeros(3, 2).t(), torch.zeros(3, 2))]
+    assert specs[0].accepts(specs[1])
+    assert not specs[0].accepts(specs[2])
+    assert not specs[0].accepts(describe([None], origin="x")[0])
 
 
 def test_whether_a_gradient_comes_back_is_told() -> None:
