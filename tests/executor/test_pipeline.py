@@ -280,7 +280,7 @@ def test_an_argument_called_scale_goes_by_position() -> None:
         bounds=even_bounds(len(recording.graph.layers), 2), stage_ranks=(0, 1), schedule="1f1b", micro_batches=2
     )
     pipe = Pipeline(recording.module, recording.graph, layout, loss_fn=nn.functional.mse_loss, ranks=2)
-    with pytest.raises(InputError, match="argument called scale.*by position, in the order x, rest_0, scale"):
+    with pytest.raises(InputError, match=r"argument called scale.*by position, in the order x, rest_0, scale"):
         pipe.step(x, rest, target=y, scale=0.5)
     loss = pipe.step(x, rest, 0.5, target=y)
     halves = [nn.functional.mse_loss(plain(x[p], rest[p], scale=0.5), y[p]) * 0.5 for p in (slice(4), slice(4, 8))]
