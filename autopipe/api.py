@@ -218,39 +218,22 @@ def pipeline(
     from autopipe.executor.pipeline import Layout, Pipeline
     from autopipe.recorder import rebuild
 
+    distributed = under_torchrun()
+    if distributed:
+        join_group()
     if plan is None:
-
-        def make() -> Plan:
-            args, kwargs = arguments(example)
-            measured = profile(
-                model,
-                example,
-                target=target,
-                loss_fn=loss_fn,
-                optimizer=optimizer,
-                budget_s=budget_s,
-            )
-            return partition(
-                measured,
-                gpus=gpus,
-                batch_size=batch_size if batch_size is not None else _samples(args, kwargs),
-                memory_bytes=memory_bytes,
-            )
-
         if example is None:
             raise InputError(
                 "without plan= the model has to be recorded and profiled: pass example=, its arguments for one "
                 "batch, or a plan from autopipe partition."
             )
-        if under_torchrun():
-            join_group()
-            import torch.distributed as dist
 
-            gpus = dist.get_world_size()
-            plan = broadcast(make, Plan)
-        else:
-            gpus = len(local_devices(devices, ranks))
-            plan = make()
+        def make(gpus: int) -> Plan:
+            measured = profile(model, example, target=target, loss_fn=loss_fn, optimizer=optimizer, budget_s=budget_s)
+            batch = batch_size if batch_size is not None else _samples(example)
+            return partition(measured, gpus=gpus, batch_size=batch, memory_bytes=memory_bytes)
+
+        plan = broadcast(make, Plan) if distributed else make(len(local_devices(devices, ranks)))
     document = plan if isinstance(plan, Plan) else load(plan, Plan)
     graph = _graph_of(document)
     layout = Layout(
@@ -281,10 +264,10 @@ def _record(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], *, 
     return record(model, args, kwargs, leaf=leaf)
 
 
-def _samples(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+def _samples(example: Any) -> int:
     from autopipe.executor.microbatch import batch_of
 
-    return batch_of(args, kwargs)
+    return batch_of(arguments(example))
 
 
 def _graph_of(plan: Plan) -> Graph:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from autopipe.documents.graph import Graph
 from autopipe.executor.microbatch import cut, micro_batch_sizes
 from autopipe.executor.tied import find_ties
-from autopipe.stages.boundary import stage_of
+from autopipe.schedules.edges import stage_of
 
 
 def plain_step(

@@ -65,8 +65,8 @@ def local_devices(devices: Sequence[str | torch.device] | None, ranks: int | Non
     return (torch.device("cpu"),) * ranks
 
 
-def broadcast(make: Callable[[], DocumentType], kind: type[DocumentType]) -> DocumentType:
-    """Return on every rank the document of type ``kind`` that rank 0 makes; all ranks call it.
+def broadcast(make: Callable[[int], DocumentType], kind: type[DocumentType]) -> DocumentType:
+    """Return on every rank the document of type ``kind`` that rank 0 makes for all ranks; all ranks call it.
 
     Raises
     ------
@@ -77,7 +77,7 @@ def broadcast(make: Callable[[], DocumentType], kind: type[DocumentType]) -> Doc
     try:
         if dist.get_rank() == 0:
             answer = ["AutopipeError", "rank 0 stopped before it had a plan: its own output says why."]
-            answer = [encode(make()), ""]
+            answer = [encode(make(dist.get_world_size())), ""]
     except AutopipeError as error:
         answer = [type(error).__name__, str(error)]
     finally:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from autopipe.documents.graph import Graph
-from autopipe.stages.boundary import stage_of
+from autopipe.schedules.edges import stage_of
 from autopipe.transport.endpoint import Endpoint
 
 

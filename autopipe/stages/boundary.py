@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from autopipe.documents.graph import Value
 from autopipe.errors import InputError
+from autopipe.schedules.edges import stage_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,12 +34,6 @@ def check_bounds(bounds: Sequence[int], layers: int) -> tuple[int, ...]:
             "so that every stage holds at least one layer."
         )
     return bounds
-
-
-def stage_of(bounds: Sequence[int]) -> tuple[int, ...]:
-    """Return the stage of every layer under ``bounds`` = (0, b1, ..., L)."""
-    spans = enumerate(itertools.pairwise(bounds))
-    return tuple(stage for stage, (begin, end) in spans for _ in range(begin, end))
 
 
 def routes(values: Sequence[Value], bounds: Sequence[int]) -> tuple[Route, ...]:

@@ -1,9 +1,8 @@
 """Compare the executor with torch.distributed.pipelining on emulated devices: stages that sleep.
 
 Every rank sleeps 10 ms for each of F, I and W (its virtual stages share them) and passes real 64 KiB tensors
-over gloo, so that two cores can run eight ranks. Both systems run in the same processes, one step of each in turn. A step
-lasts
-from the first rank's start to the last rank's end, on the machine's monotonic clock.
+over gloo, so that two cores can run eight ranks. Both systems run in the same processes, one step of each in
+turn. A step lasts from the first rank's start to the last rank's end, on the machine's monotonic clock.
 
     python docs/benchmarks/executor/emulated.py --ranks 4 --micro-batches 8 --pairs 15
 """
