@@ -32,12 +32,13 @@ class Outcome:
 class Difference:
     """How a recorded graph differs from the model: a sentence, and the open module in which it first does.
 
-    ``is_of_batch`` tells that at the recorded batch size it does not, ``is_of_length`` that at the recorded
-    length of sequences it does not.
+    ``is_refusal`` tells that the graph refused its input, ``is_of_batch`` that at the recorded batch size it does
+    not differ, ``is_of_length`` that at the recorded length of sequences it does not.
     """
 
     sentence: str
     owner: str
+    is_refusal: bool = False
     is_of_batch: bool = False
     is_of_length: bool = False
 
@@ -54,7 +55,9 @@ def find_difference(module: fx.GraphModule, terms: Terms) -> Difference | None:
     shorter = (
         with_length(example, (example.length or 0) - 2) if terms.frees_length and (example.length or 0) > 3 else None
     )
-    candidates = (shuffled(shorter or example), shorter or example, example, terms.example)
+    candidates: tuple[Example, ...] = (shuffled(shorter or example), shorter or example, example, terms.example)
+    if terms.specialises and terms.frees_batch:
+        candidates = candidates[:-1]
     difference = _compare_some(module, terms, snapshot, candidates)
     if difference is not None:
         if shorter is not None and _compare_some(module, terms, snapshot, (shuffled(example), example)) is None:
@@ -86,13 +89,18 @@ def _compare_some(
     CaptureError
         If it takes none of them, forward and backward: nothing could then be compared.
     """
+    difference = None
     for example in examples:
         expected = _try_outcome(terms.model, snapshot, example)
         if isinstance(expected, Outcome):
-            return _compare(module, terms, snapshot, example, expected)
+            difference = _compare(module, terms, snapshot, example, expected)
+            if difference is None or not (terms.specialises and difference.is_refusal):
+                return difference
+    if difference is not None:
+        return difference
     raise CaptureError(
         f"{type(terms.model).__name__} runs forward on the example but fails when it is run forward and backward to "
-        f"check its recording: {expected}. Pass an example that it can be trained on, or check=False."
+        f"check its recording: {str(expected).rstrip('.')}. Pass an example that it can be trained on, or check=False."
     )
 
 
@@ -113,7 +121,7 @@ def shuffled(example: Example) -> Example:
 def _compare(
     module: fx.GraphModule, terms: Terms, snapshot: Snapshot, example: Example, expected: Outcome
 ) -> Difference | None:
-    model = terms.model
+    model, is_refusal = terms.model, False
     try:
         found = _outcome(model, module, example)
         difference = _first_unequal(expected, found, exact=True)
@@ -123,7 +131,7 @@ def _compare(
             if not isinstance(again, Outcome) or _first_unequal(expected, again, exact=True) is not None:
                 difference = _first_unequal(expected, found, exact=False)
     except (*MODEL_ERRORS, InputError) as error:
-        difference = f"it fails with {type(error).__name__}: {error}"
+        difference, is_refusal = f"it fails with {type(error).__name__}: {error}", isinstance(error, InputError)
     finally:
         snapshot.restore()
     if difference is None:
@@ -137,6 +145,7 @@ def _compare(
             "leaf=, so that it is called whole."
         ),
         owner=owner,
+        is_refusal=is_refusal,
     )
 
 

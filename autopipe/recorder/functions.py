@@ -30,7 +30,10 @@ _ACTIVATIONS = (
 )
 # What public functions call in their place, where a torch function mode sees the inner one only.
 _PRIVATE = "_grouped_mm _scaled_mm _scaled_grouped_mm"
-_GLUE = "choose set_item enter_grad_mode exit_grad_mode enter_autocast exit_autocast expect expect_size apply_function"
+_GLUE = (
+    "choose set_item enter_grad_mode exit_grad_mode enter_autocast exit_autocast expect expect_size expect_value "
+    "apply_function"
+)
 _FORBIDDEN_METHODS = "apply_ backward map_ map2_ numpy register_hook share_memory_ storage untyped_storage"
 _SPECIAL_METHODS = (
     "__pow__ __and__ __or__ __xor__ __eq__ __ne__ __lt__ __le__ __gt__ __ge__ __invert__ __rsub__ __rdiv__ "

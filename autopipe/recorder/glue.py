@@ -127,6 +127,21 @@ def expect(value: Any, recorded: Any, what: str) -> None:
 
 
 @has_side_effect
+def expect_value(tensor: Tensor, recorded: Any, what: str) -> None:
+    """Check that a value which Python read from a tensor is still what it was.
+
+    Raises
+    ------
+    InputError
+        If it differs.
+    """
+    if isinstance(recorded, list):
+        expect(tensor.tolist(), recorded, what)
+    else:
+        expect(type(recorded)(tensor.item()), recorded, what)
+
+
+@has_side_effect
 def expect_size(value: Tensor, dimension: int, size: int, what: str) -> None:
     """Check that a tensor still has the size it was recorded with.
 

@@ -43,6 +43,7 @@ def record(
     *,
     leaf: Sequence[type | str] = (),
     check: bool = True,
+    specialise: bool = False,
 ) -> Recording:
     """Run ``model`` on an example and return it as a graph of its own submodules.
 
@@ -58,6 +59,14 @@ def record(
         Modules to call whole: classes, or patterns of module paths or class names (``"blocks.*.attn"``).
     check : bool
         Compare the recorded graph with the model, outputs and gradients, before returning it.
+    specialise : bool
+        Let the model itself (not its modules: they are called whole) read values of tensors, where it would be
+        refused. The graph holds for the values of the example only, and raises an `InputError` on others.
+
+    Notes
+    -----
+    A value that is read only to raise or to warn (``if labels.max() >= n: raise ...``) shapes nothing. Where a tensor
+    is the whole condition of the ``raise``, the graph checks it; other such lines are left out of the graph.
 
     Raises
     ------
@@ -66,7 +75,7 @@ def record(
     CaptureError
         If the model cannot be written down: the message names module, file, line and reason.
     """
-    terms = terms_of(model, bind(model, args, kwargs or {}), Leaves(asked=tuple(leaf)))
+    terms = terms_of(model, bind(model, args, kwargs or {}), Leaves(asked=tuple(leaf)), specialises=specialise)
     with no_generation_cache(model), torch.enable_grad():
         for _ in range(_ATTEMPTS):
             with preserved(model):

@@ -35,9 +35,14 @@ class Refusal:
         return f"module {self.module} at {where}{expression}: {self.reason}"
 
 
+def where(frame: FrameType | None) -> str:
+    """Return file and line of a frame for a message."""
+    return "a place without Python source" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
 def refusal(module: str, reason: str) -> Refusal:
     """Return a refusal that points at the innermost line of the user's code that is running now."""
-    frame = _user_frame()
+    frame = user_frame()
     if frame is None:
         return Refusal(module=module, reason=reason, file="", line=0, expression="")
     file, line = frame.f_code.co_filename, frame.f_lineno
@@ -60,7 +65,8 @@ def refusal_of(module: nn.Module, title: str, reason: str, *, attribute: str | N
     return Refusal(module=title, reason=reason, file=file, line=first + found, expression=lines[found].strip())
 
 
-def _user_frame() -> FrameType | None:
+def user_frame() -> FrameType | None:
+    """Return the innermost frame of the user's code that is running now, None if there is none."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         file = os.path.abspath(frame.f_code.co_filename)

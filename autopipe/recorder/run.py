@@ -17,6 +17,8 @@ from autopipe.recorder.leaves import Leaves
 from autopipe.recorder.ledger import Ledger, TensorNames
 from autopipe.recorder.notes import NOTE, Note, describe, versions, written
 from autopipe.recorder.patches import intercepted
+from autopipe.recorder.reading import Reads
+from autopipe.recorder.rebinding import attributes_of, rebound
 from autopipe.recorder.refusal import Refusal, Unwritable, refusal, refusal_of
 from autopipe.recorder.vocabulary import Query, classify
 
@@ -54,6 +56,7 @@ def run(
     *,
     names: TensorNames,
     compiling: bool = False,
+    specialises: bool = False,
     keep: bool = False,
 ) -> Run:
     """Run ``model`` on ``example`` once and return what happened.
@@ -66,10 +69,12 @@ def run(
         `tensor_names` of the model as the user gave it.
     compiling : bool
         Tell open modules that they are being compiled, so that they take their export-safe branches.
+    specialises : bool
+        Let the root read values of tensors, and write down a check that they stay what they were.
     keep : bool
         Keep a copy of every tensor that a node makes, as it is at that moment.
     """
-    recorder = Recorder(model, leaves, names=names, compiling=compiling)
+    recorder = Recorder(model, leaves, names=names, compiling=compiling, specialises=specialises)
     recorder.ledger.kept = {} if keep else None
     args, kwargs = recorder.bind(example)
     with intercepted(recorder), recorder:
@@ -87,7 +92,9 @@ def run(
 class Recorder(TorchFunctionMode):
     """Writes down the calls of torch functions and of modules while a model runs."""
 
-    def __init__(self, model: nn.Module, leaves: Leaves, *, names: TensorNames, compiling: bool) -> None:
+    def __init__(
+        self, model: nn.Module, leaves: Leaves, *, names: TensorNames, compiling: bool, specialises: bool
+    ) -> None:
         super().__init__()
         self.model = model
         self.leaves = leaves
@@ -97,6 +104,7 @@ class Recorder(TorchFunctionMode):
         self.refused: Refusal | None = None
         self.ledger = Ledger(model, self.graph, names, self._note)
         self.frames: list[Frame] = []
+        self.reads = Reads(self._emit, self.ledger.argument, lambda: specialises and self._is_at_root())
         self.rebinds = False
         self.regions: list[tuple[str, fx.Node, Any]] = []
         self.muted = True
@@ -198,12 +206,12 @@ class Recorder(TorchFunctionMode):
         mark = self.ledger.last()
         frame = Frame(path=path, mark=mark, regions=len(self.regions))
         inputs = versions(tensors((args, kwargs)))
-        attributes = _attributes(module)
+        attributes = attributes_of(module)
         self.frames.append(frame)
         self.muted = False
         try:
             result = module._call_impl(*args, **kwargs)
-            changed = _changed(module, attributes)
+            changed = rebound(module, attributes)
             if changed is not None and frame.demoted is None:
                 self.rebinds = True
                 reason = f"it rebinds its attribute `{changed}` while it runs"
@@ -265,9 +273,12 @@ class Recorder(TorchFunctionMode):
             return self._query(call, func, args, kwargs)
         # What depends on neither inputs nor parameters is the same in every run: Python may read it.
         is_constant = self.ledger.is_constant(tensors((args, kwargs)))
+        if call.target is None and not is_constant:
+            result = func(*args, **kwargs)
+            if not self.reads.allow_value(args[0] if args else None, result):
+                self.notice(f"{call.title} {call.refusal}")
+            return result
         try:
-            if call.target is None and not is_constant:
-                raise Unwritable(call.refusal)
             if torch.is_grad_enabled() != self.grad_enabled:
                 raise Unwritable("runs after the grad mode was changed in a way that a graph cannot follow")
             arguments = self.ledger.argument(call.args(args)), self.ledger.argument(kwargs)
@@ -280,7 +291,9 @@ class Recorder(TorchFunctionMode):
         if result is None and not writes:
             return result
         if call.reads_values(result):
-            if not is_constant:
+            if not is_constant and not self.reads.allow_value(
+                args[0] if len(tensors((args, kwargs))) == 1 else None, result
+            ):
                 self.notice(f"{call.title} gives Python a value that is computed from tensors")
             return result
         if call.target is None:
@@ -300,7 +313,8 @@ class Recorder(TorchFunctionMode):
 
     def _query(self, call: Query, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         result = func(*args, **kwargs)
-        if call.of_shape and any(self.ledger.is_tainted(tensor) for tensor in tensors(args)):
+        is_value = call.of_shape and any(self.ledger.is_tainted(tensor) for tensor in tensors(args))
+        if is_value and not self.reads.allow_shape(args[0] if args else None):
             self.notice(f"{call.title} is read of a tensor whose shape depends on values")
         return result
 
@@ -348,6 +362,9 @@ class Recorder(TorchFunctionMode):
         node.meta[NOTE] = replace(self._note(), is_value=False)
         return node
 
+    def _is_at_root(self) -> bool:
+        return bool(self.frames) and not self.frames[-1].path
+
     def _note(self) -> Note:
         return Note(owner=self.frames[-1].path if self.frames else "")
 
@@ -371,22 +388,3 @@ class Recorder(TorchFunctionMode):
             yield
         finally:
             self.__enter__()
-
-
-def _attributes(module: nn.Module) -> dict[str, Any]:
-    """Return a module's attributes, its tables of parameters, buffers and modules one level deep."""
-    return {name: dict(value) if isinstance(value, dict) else value for name, value in vars(module).items()}
-
-
-def _changed(module: nn.Module, before: dict[str, Any]) -> str | None:
-    """Return the name of an attribute that is another object than before."""
-    after = _attributes(module)
-    for name in {**before, **after}:
-        old, new = before.get(name), after.get(name)
-        if isinstance(old, dict) and isinstance(new, dict):
-            for key in {**old, **new}:
-                if old.get(key) is not new.get(key):
-                    return key if name in ("_parameters", "_buffers", "_modules") else name
-        elif old is not new:
-            return name
-    return None

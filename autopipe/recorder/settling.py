@@ -27,7 +27,8 @@ MODEL_ERRORS = (RuntimeError, ValueError, TypeError, IndexError, KeyError, Attri
 class Terms:
     """What a model is recorded on, and what is asked of the graph.
 
-    ``demoted`` gives the reason for each module that had to become a leaf; ``names`` are the names of the
+    ``demoted`` gives the reason for each module that had to become a leaf; ``specialises`` lets the model itself read
+    values of tensors, and has the graph check them; ``names`` are the names of the
     tensors of the model as the user gave it; ``fixes_length`` asks the graph to check the sequence length,
     because the recording depends on it.
     """
@@ -41,6 +42,7 @@ class Terms:
     frees_length: bool = True
     fixes_length: bool = False
     compiling: bool = False
+    specialises: bool = False
     demoted: dict[str, str] = field(default_factory=dict)
 
     def run(self, example: Example | None = None, *, compiling: bool | None = None, keep: bool = False) -> Run:
@@ -52,6 +54,7 @@ class Terms:
             self.leaves,
             names=self.names,
             compiling=self.compiling if compiling is None else compiling,
+            specialises=self.specialises,
             keep=keep,
         )
 
@@ -67,7 +70,7 @@ class Terms:
         return replace(self, leaves=leaves, demoted=reasons | self.demoted)
 
 
-def terms_of(model: nn.Module, example: Example, leaves: Leaves) -> Terms:
+def terms_of(model: nn.Module, example: Example, leaves: Leaves, *, specialises: bool = False) -> Terms:
     """Return the terms on which to record a model that has not run yet."""
     return Terms(
         model=model,
@@ -75,6 +78,7 @@ def terms_of(model: nn.Module, example: Example, leaves: Leaves) -> Terms:
         leaves=leaves,
         names=tensor_names(model),
         frees_batch=example.batch_size is not None,
+        specialises=specialises,
     )
 
 
@@ -138,7 +142,8 @@ def _base_run(terms: Terms) -> tuple[Run, Terms]:
     if chosen.refused is not None:
         raise CaptureError(
             f"{chosen.refused}. A pipeline cannot cut what it cannot write down. Change that line so that it keeps to "
-            "tensor operations, or move it into a module of its own, which is then called whole."
+            "tensor operations, or move it into a module of its own, which is then called whole; where it reads a "
+            "value that is the same in every run, record with specialise=True: the graph then checks that it is."
         )
     reasons = {path: str(reason) for path, reason in chosen.demoted.items()}
     return chosen, replace(terms, compiling=compiling, demoted=reasons | terms.demoted)
