@@ -2,9 +2,12 @@
 
 import fnmatch
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import jit, nn
+
+from autopipe.errors import InputError
+from autopipe.recorder.granularity import largest_whole, numel
 
 _OPEN_CONTAINERS = (
     nn.Sequential,
@@ -18,10 +21,14 @@ _OPEN_CONTAINERS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Leaves:
-    """Which modules are leaves: those asked for by class or name pattern, those forced, torch's own, childless ones."""
+    """Which modules are leaves: those asked for by class or name pattern, those forced, torch's own, childless ones.
+
+    So are modules with at most ``whole`` parameters (None: none of them).
+    """
 
     asked: tuple[type | str, ...] = ()
     forced: frozenset[str] = frozenset()
+    whole: int | None = None
 
     def is_leaf(self, module: nn.Module, path: str) -> bool:
         """Return whether ``module``, which stands at ``path`` in the model, is called whole."""
@@ -30,6 +37,32 @@ class Leaves:
         if isinstance(module, _OPEN_CONTAINERS):
             return False
         return isinstance(module, jit.ScriptModule) or _is_torch_own(module) or not any(module.children())
+
+    def is_small(self, module: nn.Module, path: str) -> bool:
+        """Return whether ``module`` is called whole only because a cut inside it could not matter."""
+        if self.whole is None or self.is_leaf(module, path):
+            return False
+        return numel(module) <= self.whole
+
+
+def leaves_of(model: nn.Module, asked: Sequence[type | str], granularity: int | None) -> Leaves:
+    """Return the leaves of a recording of about ``granularity`` layers; with None, as many as modules give.
+
+    Raises
+    ------
+    InputError
+        If ``granularity`` is below 1.
+    """
+    leaves = Leaves(asked=tuple(asked))
+    if granularity is None:
+        return leaves
+    if granularity < 1:
+        raise InputError(f"granularity is {granularity}: give about how many layers the graph should have, 1 or more.")
+    return replace(leaves, whole=largest_whole(model, granularity, is_leaf=leaves.is_leaf, is_open=_is_never_called))
+
+
+def _is_never_called(module: nn.Module) -> bool:
+    return isinstance(module, nn.ModuleList | nn.ModuleDict | nn.ParameterList | nn.ParameterDict)
 
 
 def _matches(module: nn.Module, path: str, asked: Sequence[type | str]) -> bool:

@@ -14,7 +14,7 @@ from autopipe.recorder.check import find_difference
 from autopipe.recorder.example import bind
 from autopipe.recorder.functions import is_random
 from autopipe.recorder.layers import group_layers
-from autopipe.recorder.leaves import Leaves
+from autopipe.recorder.leaves import leaves_of
 from autopipe.recorder.notes import note_of
 from autopipe.recorder.rebuilding import rebuild
 from autopipe.recorder.settling import settle, terms_of
@@ -44,6 +44,7 @@ def record(
     leaf: Sequence[type | str] = (),
     check: bool = True,
     specialise: bool = False,
+    granularity: int | None = None,
 ) -> Recording:
     """Run ``model`` on an example and return it as a graph of its own submodules.
 
@@ -62,6 +63,9 @@ def record(
     specialise : bool
         Let the model itself (not its modules: they are called whole) read values of tensors, where it would be
         refused. The graph holds for the values of the example only, and raises an `InputError` on others.
+    granularity : int, optional
+        About how many layers to make of the model: modules whose share of the parameters is small stay whole, so
+        that the graph is small and runs fast. By default every module of the model is entered.
 
     Notes
     -----
@@ -75,7 +79,9 @@ def record(
     CaptureError
         If the model cannot be written down: the message names module, file, line and reason.
     """
-    terms = terms_of(model, bind(model, args, kwargs or {}), Leaves(asked=tuple(leaf)), specialises=specialise)
+    terms = terms_of(
+        model, bind(model, args, kwargs or {}), leaves_of(model, leaf, granularity), specialises=specialise
+    )
     with no_generation_cache(model), torch.enable_grad():
         for _ in range(_ATTEMPTS):
             with preserved(model):

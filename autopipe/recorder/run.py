@@ -130,9 +130,11 @@ class Recorder(TorchFunctionMode):
         if isinstance(inner := getattr(module, "_orig_mod", None), nn.Module):
             # What torch.compile would make of it hides every module inside: its original is recorded.
             return inner(*args, **kwargs)
-        if path and self.leaves.is_leaf(module, path):
+        is_small = self.leaves.is_small(module, path)
+        if path and (is_small or self.leaves.is_leaf(module, path)):
             with self._silent():
-                return self._leaf(module, path, args, kwargs, original)
+                if not is_small or self._is_writable((args, kwargs)):
+                    return self._leaf(module, path, args, kwargs, original)
         return self._open(module, path, args, kwargs)
 
     def enter_autocast(self, region: torch.autocast) -> None:
@@ -246,6 +248,16 @@ class Recorder(TorchFunctionMode):
         """Demote the module around one that can neither be entered nor be called with written arguments."""
         if self.frames and self.frames[-1].demoted is None:
             self.frames[-1].demoted = reason
+
+    def _is_writable(self, arguments: Any) -> bool:
+        mark = self.ledger.last()
+        try:
+            self.ledger.argument(arguments)
+        except Unwritable:
+            return False
+        finally:
+            self.ledger.erase_after(mark)
+        return True
 
     def _leaf(self, module: nn.Module, path: str, args: Any, kwargs: Any, original: Callable[..., Any]) -> Any:
         try:

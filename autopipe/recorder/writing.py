@@ -41,6 +41,7 @@ def write_document(graph: fx.Graph, groups: Sequence[Group], model: nn.Module, *
         layers=tuple(layers),
         values=_values(graph, groups),
         forbidden_cuts=_forbidden_cuts(groups, model, names),
+        whole_inputs=_whole_inputs(graph),
         batch_is_free=batch_is_free,
     )
 
@@ -117,6 +118,13 @@ def _values(graph: fx.Graph, groups: Sequence[Group]) -> tuple[Value, ...]:
             )
         )
     return tuple(values)
+
+
+def _whole_inputs(graph: fx.Graph) -> tuple[str, ...]:
+    """Return the tensors among the placeholders whose leading size is not the batch, that of the first one."""
+    shapes = {str(node.target): note_of(node).shape for node in graph.nodes if node.op == "placeholder"}
+    batch = next((shape[0] for shape in shapes.values() if shape), None)
+    return tuple(name for name, shape in shapes.items() if shape is not None and shape[:1] != (batch,))
 
 
 def _forbidden_cuts(groups: Sequence[Group], model: nn.Module, names: dict[int, str]) -> tuple[ForbiddenCut, ...]:
