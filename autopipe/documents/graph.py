@@ -78,7 +78,8 @@ class Graph(Document, frozen=True, kw_only=True, forbid_unknown_fields=True, tag
 
     Placeholders belong to the first layer and the output node to the last; a ``get_attr`` node belongs to
     the layer that reads it, so parameters and buffers never cross; every crossing value is a tensor or a
-    plain value (number, string, None).
+    plain value (number, string, None). ``whole_inputs`` are the placeholders of tensors that do not carry the
+    batch, and go whole to every micro-batch.
     """
 
     model: str
@@ -87,7 +88,13 @@ class Graph(Document, frozen=True, kw_only=True, forbid_unknown_fields=True, tag
     layers: tuple[Layer, ...]
     values: tuple[Value, ...]
     forbidden_cuts: tuple[ForbiddenCut, ...] = ()
+    whole_inputs: tuple[str, ...] = ()
     batch_is_free: bool = True
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """The names of the placeholders, in the order in which the first stage takes them."""
+        return tuple(node.target for node in self.nodes if node.op == "placeholder")
 
     @property
     def fingerprint(self) -> str:

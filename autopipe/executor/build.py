@@ -8,6 +8,7 @@ from torch import fx, nn
 
 from autopipe.documents.graph import Graph
 from autopipe.errors import InputError
+from autopipe.executor.microbatch import Inputs
 from autopipe.executor.runtime import Runtime
 from autopipe.executor.tied import Tie, TiedGradients, find_ties
 from autopipe.schedules.action import Schedule
@@ -122,6 +123,7 @@ def build_rank(
         micro_batches=layout.micro_batches,
         endpoint=endpoint,
         loss_fn=loss_fn,
+        inputs=Inputs(graph.arguments, graph.whole_inputs),
     )
     shared = {tie.name: stand_ins.get(tie.name, originals[tie.name]) for tie in ties if endpoint.rank in tie.ranks}
     names = {id(stand_ins.get(name, parameter)): name for name, parameter in originals.items()}

@@ -1,6 +1,7 @@
 """A mini-batch is cut into micro-batches along the leading dimension of its tensors."""
 
 import itertools
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -40,6 +41,54 @@ def cut(tree: Any, sizes: tuple[int, ...]) -> tuple[Any, ...]:
     batch = sum(sizes)
     starts = itertools.accumulate(sizes, initial=0)
     return tuple(_narrowed(tree, batch, start, size) for start, size in zip(starts, sizes, strict=False))
+
+
+class Inputs:
+    """How the first stage's arguments are cut: by name, since some go whole to every micro-batch.
+
+    Parameters
+    ----------
+    arguments : sequence of str
+        Their names, in order.
+    whole : sequence of str
+        Those of tensors that do not carry the batch, whatever their leading size.
+    """
+
+    def __init__(self, arguments: Sequence[str], whole: Sequence[str]) -> None:
+        self._arguments = tuple(arguments)
+        self._whole = frozenset(whole)
+
+    def batch(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+        """Return the number of samples; raises as `batch_of` does."""
+        return batch_of(self._boxed(args, kwargs))
+
+    def cut(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], sizes: tuple[int, ...]
+    ) -> tuple[tuple[tuple[Any, ...], dict[str, Any]], ...]:
+        """Return args and kwargs of each micro-batch."""
+        parts = cut(self._boxed(args, kwargs), sizes)
+        return tuple(
+            (tuple(map(_unboxed, args)), {name: _unboxed(value) for name, value in kwargs.items()})
+            for args, kwargs in parts
+        )
+
+    def _boxed(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        names = itertools.chain(self._arguments, itertools.repeat(""))
+        return (
+            tuple(_Whole(value) if name in self._whole else value for name, value in zip(names, args, strict=False)),
+            {name: _Whole(value) if name in self._whole else value for name, value in kwargs.items()},
+        )
+
+
+class _Whole:
+    """Hides a value from `cut`."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+def _unboxed(value: Any) -> Any:
+    return value.value if isinstance(value, _Whole) else value
 
 
 def signature(tree: Any) -> tuple[Any, ...]:

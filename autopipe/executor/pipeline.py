@@ -235,7 +235,7 @@ class Pipeline:
 
     def _check_names(self, by_position: int) -> None:
         """Refuse a step whose own ``target`` or ``scale`` could be meant for the model."""
-        arguments = [node.target for node in self._graph.nodes if node.op == "placeholder"]
+        arguments = self._graph.arguments
         for name in arguments[by_position:] if self.is_first else ():
             if name in ("target", "scale"):
                 raise InputError(

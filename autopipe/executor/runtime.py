@@ -14,7 +14,7 @@ from autopipe.documents.timeline import Lane, RankTimeline
 from autopipe.errors import InputError, StepError
 from autopipe.executor.entry import Entry
 from autopipe.executor.mail import HEADER_TAG, Mail
-from autopipe.executor.microbatch import batch_of, cut, micro_batch_sizes, signature, to_device
+from autopipe.executor.microbatch import Inputs, batch_of, cut, micro_batch_sizes, signature, to_device
 from autopipe.executor.program import Program, ScheduleMaker, make_program
 from autopipe.executor.record import Record
 from autopipe.executor.split_backward import Deferred, input_gradients
@@ -77,6 +77,8 @@ class Runtime:
         What to run for training and for evaluation.
     micro_batches : int
         The micro-batches of a full mini-batch.
+    inputs : Inputs, optional
+        How the first stage's arguments are cut; by default every tensor of the batch's leading size is.
     """
 
     def __init__(
@@ -91,6 +93,7 @@ class Runtime:
         micro_batches: int,
         endpoint: Endpoint,
         loss_fn: LossFunction | None,
+        inputs: Inputs | None = None,
     ) -> None:
         self.endpoint = endpoint
         self.stages = {stage.index: stage for stage in stages}
@@ -102,6 +105,7 @@ class Runtime:
         self._makers = {True: schedule, False: forward_schedule}
         self._micro_batches = micro_batches
         self._loss_fn = loss_fn
+        self._reads = inputs if inputs is not None else Inputs((), ())
         self._programs: dict[tuple[bool, int], Program] = {}
         self._signature_numbers: dict[Any, int] = {}
         self._mail = Mail(endpoint, stage_ranks, routes)
@@ -192,8 +196,8 @@ class Runtime:
         return header
 
     def _read_inputs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Header:
-        sizes = micro_batch_sizes(batch_of(args, kwargs), self._micro_batches)
-        parts = cut((args, kwargs), sizes)
+        sizes = micro_batch_sizes(self._reads.batch(args, kwargs), self._micro_batches)
+        parts = self._reads.cut(args, kwargs, sizes)
         numbers: dict[int, int] = {}
         for size, part in zip(sizes, parts, strict=True):
             if size not in numbers:  # micro-batches of one size are cut from the same tensors, so they are alike
@@ -204,7 +208,8 @@ class Runtime:
     def _load(self, args: tuple[Any, ...], kwargs: dict[str, Any], target: Any, sizes: tuple[int, ...]) -> None:
         """Cut what this rank reads of the mini-batch into micro-batches on its device."""
         device = self.endpoint.device
-        self._inputs = cut(to_device((args, kwargs), device), sizes) if 0 in self.stages else ()
+        if 0 in self.stages:
+            self._inputs = self._reads.cut(to_device(args, device), to_device(kwargs, device), sizes)
         if any(stage.is_last for stage in self.stages.values()):
             if target is not None and batch_of(target) != sum(sizes):
                 raise InputError(f"{batch_of(target)} targets came with {sum(sizes)} inputs: pass as many of each.")

@@ -285,3 +285,29 @@ def test_an_argument_called_scale_goes_by_position() -> None:
     loss = pipe.step(x, rest, 0.5, target=y)
     halves = [nn.functional.mse_loss(plain(x[p], rest[p], scale=0.5), y[p]) * 0.5 for p in (slice(4), slice(4, 8))]
     assert torch.equal(loss, halves[0] + halves[1])
+
+
+class Masked(nn.Module):
+    """Takes a mask over positions, which has nothing to do with the batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        return self.second(mask @ self.first(x))
+
+
+def test_a_tensor_that_does_not_carry_the_batch_is_never_cut() -> None:
+    model, plain = twins(Masked)
+    mask = torch.rand(6, 6)
+    pipe = thread_pipe(model, (torch.randn(4, 6, 8), mask), stages=2, micro_batches=2, loss_fn=nn.functional.mse_loss)
+    for batch in (4, 6):  # with six samples the mask only looks as if it carried the batch
+        x, y = torch.randn(2, batch, 6, 8)
+        half = batch // 2
+        loss = pipe.step(x, mask, target=y)
+        parts = [nn.functional.mse_loss(plain(x[p], mask), y[p]) * 0.5 for p in (slice(half), slice(half, batch))]
+        for part in parts:
+            part.backward()
+        assert torch.equal(loss, parts[0].detach() + parts[1].detach())
+    assert differences(model, plain, set()) == []
