@@ -8,11 +8,11 @@ from typing import Any
 import msgspec
 import torch
 from torch import Tensor
-from torch.autograd.graph import GradientEdge, get_gradient_edge
+from torch.autograd.graph import get_gradient_edge
 
 from autopipe.documents.timeline import Lane, RankTimeline
 from autopipe.errors import InputError, StepError
-from autopipe.executor.entry import Entry
+from autopipe.executor.flight import Flight
 from autopipe.executor.mail import HEADER_TAG, Mail
 from autopipe.executor.microbatch import Inputs, batch_of, cut, micro_batch_sizes, signature, to_device
 from autopipe.executor.program import Program, ScheduleMaker, make_program
@@ -34,17 +34,6 @@ _LANES = {
 }
 _LOSS_DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 Context = Callable[[], contextlib.AbstractContextManager[Any]]
-
-
-class Flight:
-    """One micro-batch in flight on one stage: what its backward needs."""
-
-    def __init__(self) -> None:
-        self.entry = Entry()
-        self.admitted: tuple[str, ...] = ()
-        self.edges: dict[str, GradientEdge] = {}
-        self.loss: Tensor | None = None
-        self.deferred: Deferred | None = None
 
 
 class _Header(msgspec.Struct):
