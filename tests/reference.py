@@ -28,7 +28,9 @@ def plain_step(
     return total
 
 
-def exempt(graph: Graph, bounds: Sequence[int], stage_ranks: Sequence[int]) -> set[str]:
+def exempt(
+    graph: Graph, bounds: Sequence[int], stage_ranks: Sequence[int], module: nn.Module | None = None
+) -> set[str]:
     """Return the parameters whose gradients pass through a sum whose order a pipeline must change.
 
     These are the parameters tied over ranks or over stages of one rank (whose backwards other micro-batches'
@@ -38,7 +40,13 @@ def exempt(graph: Graph, bounds: Sequence[int], stage_ranks: Sequence[int]) -> s
     owner = stage_of(bounds)
     names = {tie.name for tie in find_ties(graph, bounds, stage_ranks)}
     names |= {name for name, layers in graph.tied().items() if len({owner[layer] for layer in layers}) > 1}
-    reads = Counter(name for node in graph.nodes for name in _references((node.arguments, node.keywords)))
+    reads: Counter[str] = Counter()
+    for node in graph.nodes:
+        # A module that is called whole may read its input in several places; torch's own read it once.
+        called = module.get_submodule(node.target) if module is not None and node.op == "call_module" else None
+        several = called is not None and not type(called).__module__.startswith("torch.nn")
+        for name in _references((node.arguments, node.keywords)):
+            reads[name] += 2 if several else 1
     for value in graph.values:
         readers = {owner[layer] for layer in value.consumers}
         if value.requires_grad and readers - {owner[value.producer]} and reads[value.name] > 2:
