@@ -1,0 +1,144 @@
+"""The best schedule for given stages is searched: templates and fitted ones, timed with the real, unequal costs."""
+
+import random
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from autopipe.costs.stages import EdgeCost, StageCost
+from autopipe.errors import InfeasibleError, InputError
+from autopipe.schedules.action import Op, Schedule, peak_in_flight
+from autopipe.schedules.fitted import StageTimes, fitted
+from autopipe.schedules.named import NAMES, VIRTUAL, make
+from autopipe.simulator.events import run
+
+SAMPLES = 4
+NOISE = 0.1
+
+
+def fit(
+    stages: Sequence[StageCost],
+    edges: Sequence[EdgeCost],
+    stage_ranks: Sequence[int],
+    micro_batches: int,
+    *,
+    limits: Sequence[int],
+) -> Schedule:
+    """Return the schedule with the shortest simulated step among those that keep within ``limits``.
+
+    Candidates are all named schedules with this placement, and what the list scheduler makes of the costs with
+    every degree of running ahead. Of those that are at least as fast as the best named one, that wins whose step
+    is shortest on the mean over times perturbed by up to 10 %, so that a plan does not hang on a nanosecond.
+
+    Parameters
+    ----------
+    stages, edges : sequences
+        As for `simulator.events.run`; schedules that split the backward are tried if every stage has both parts.
+    stage_ranks : sequence of int
+        The rank of each stage.
+    limits : sequence of int
+        By rank: the most stage-micro-batches held at once.
+
+    Raises
+    ------
+    InfeasibleError
+        If no schedule keeps within the limits.
+
+    Notes
+    -----
+    Deterministic. Every candidate is simulated once, and those still in question `SAMPLES` times more.
+    """
+    splits = all(cost.input_grad_ns is not None and cost.weight_grad_ns is not None for cost in stages)
+    templates = [s for s in _templates(tuple(stage_ranks), micro_batches, splits=splits) if _keeps(s, limits)]
+    candidates = templates + list(_fitted(stages, edges, stage_ranks, micro_batches, limits, splits=splits))
+    if not candidates:
+        raise InfeasibleError(
+            f"no schedule of {len(stages)} stages holds at most {tuple(limits)} stage-micro-batches: one for each of a "
+            "rank's stages is the least. Allow more memory, or smaller micro-batches."
+        )
+    steps = [_step(candidate, stages, edges) for candidate in candidates]
+    bar = min(steps[: len(templates)], default=min(steps))
+    rivals = [candidate for candidate, step in zip(candidates, steps, strict=True) if step <= bar]
+    if len(rivals) == 1:
+        return rivals[0]
+    noisy = [
+        [_perturbed(cost, random.Random(f"{sample} {s}")) for s, cost in enumerate(stages)] for sample in range(SAMPLES)
+    ]
+    return min(rivals, key=lambda rival: sum(_step(rival, costs, edges) for costs in (stages, *noisy)))
+
+
+def _templates(stage_ranks: tuple[int, ...], micro_batches: int, *, splits: bool) -> Iterator[Schedule]:
+    ranks = max(stage_ranks) + 1
+    virtual, rest = divmod(len(stage_ranks), ranks)
+    for name in NAMES:
+        if name == "forward" or rest or (virtual > 1 and name not in VIRTUAL) or (name == "zb-v" and virtual != 2):
+            continue
+        schedule = make(name, stages=ranks, micro_batches=micro_batches, virtual=virtual)
+        if schedule.stage_ranks == stage_ranks and (splits or not _is_split(schedule)):
+            yield schedule
+
+
+def _fitted(
+    stages: Sequence[StageCost],
+    edges: Sequence[EdgeCost],
+    stage_ranks: Sequence[int],
+    micro_batches: int,
+    limits: Sequence[int],
+    *,
+    splits: bool,
+) -> Iterator[Schedule]:
+    ranks = max(stage_ranks) + 1
+    virtual = -(-len(stage_ranks) // ranks)
+    hops = {cost.edge.source: cost.link.transfer_ns(cost.forward_bytes) for cost in edges}
+    times = [
+        StageTimes(
+            forward=cost.forward_ns,
+            input_grad=cost.backward_ns if cost.input_grad_ns is None or not splits else cost.input_grad_ns,
+            weight_grad=0 if cost.weight_grad_ns is None or not splits else cost.weight_grad_ns,
+            hop=hops.get(stage, 0),
+        )
+        for stage, cost in enumerate(stages)
+    ]
+    for split in (False, True) if splits else (False,):
+        for extra in range(ranks + 1):
+            for deepest_first in (True, False) if virtual > 1 else (True,):
+                ahead = [virtual * (ranks - rank) + extra for rank in range(ranks)]
+                try:
+                    yield fitted(
+                        stage_ranks,
+                        micro_batches,
+                        times,
+                        limits=limits,
+                        ahead=ahead,
+                        split=split,
+                        deepest_first=deepest_first,
+                    )
+                except InputError:
+                    continue  # this degree of running ahead gets stuck within the limits
+
+
+def _keeps(schedule: Schedule, limits: Sequence[int]) -> bool:
+    return all(peak_in_flight(row) <= limit for row, limit in zip(schedule.actions, limits, strict=True))
+
+
+def _is_split(schedule: Schedule) -> bool:
+    return any(action.op is Op.INPUT_GRAD for action in schedule.actions[0])
+
+
+def _step(schedule: Schedule, stages: Sequence[StageCost], edges: Sequence[EdgeCost]) -> int:
+    return run(schedule, stages, edges, with_spans=False).makespan_ns
+
+
+def _perturbed(cost: StageCost, chance: random.Random) -> StageCost:
+    """Return the cost with each time changed by up to 10 %, the backward still the sum of its parts."""
+
+    def shaken(time_ns: int) -> int:
+        return round(time_ns * chance.uniform(1 - NOISE, 1 + NOISE))
+
+    forward = shaken(cost.forward_ns)
+    if cost.input_grad_ns is None or cost.weight_grad_ns is None:
+        return msgspec.structs.replace(cost, forward_ns=forward, backward_ns=shaken(cost.backward_ns))
+    parts = shaken(cost.input_grad_ns), shaken(cost.weight_grad_ns)
+    return msgspec.structs.replace(
+        cost, forward_ns=forward, backward_ns=sum(parts), input_grad_ns=parts[0], weight_grad_ns=parts[1]
+    )
