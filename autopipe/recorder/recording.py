@@ -11,7 +11,7 @@ from autopipe.documents.graph import Graph
 from autopipe.errors import CaptureError
 from autopipe.recorder.caches import no_generation_cache
 from autopipe.recorder.check import find_difference
-from autopipe.recorder.example import bind
+from autopipe.recorder.example import bind, map_tensors
 from autopipe.recorder.functions import is_random
 from autopipe.recorder.layers import group_layers
 from autopipe.recorder.leaves import leaves_of
@@ -19,6 +19,7 @@ from autopipe.recorder.notes import note_of
 from autopipe.recorder.rebuilding import rebuild
 from autopipe.recorder.settling import settle, terms_of
 from autopipe.recorder.snapshot import preserved
+from autopipe.recorder.stand_ins import is_weightless, stand_in
 from autopipe.recorder.writing import write_document
 
 _ATTEMPTS = 8
@@ -28,12 +29,14 @@ _ATTEMPTS = 8
 class Recording:
     """A recorded model: the module to run, and the document to plan with.
 
-    ``demoted`` gives the reason for each module that had to become a leaf, by its path.
+    ``demoted`` gives the reason for each module that had to become a leaf, by its path; ``unchecked`` says why the
+    graph was not compared with the model, and is None where it was.
     """
 
     module: fx.GraphModule
     graph: Graph
     demoted: Mapping[str, str] = field(default_factory=dict)
+    unchecked: str | None = None
 
 
 def record(
@@ -69,6 +72,9 @@ def record(
 
     Notes
     -----
+    A model on the meta device is recorded without its memory, and not checked: its leaves run where they are, and
+    what is small between them is computed with zeros.
+
     A value that is read only to raise or to warn (``if labels.max() >= n: raise ...``) shapes nothing. Where a tensor
     is the whole condition of the ``raise``, the graph checks it; other such lines are left out of the graph.
 
@@ -79,9 +85,12 @@ def record(
     CaptureError
         If the model cannot be written down: the message names module, file, line and reason.
     """
-    terms = terms_of(
-        model, bind(model, args, kwargs or {}), leaves_of(model, leaf, granularity), specialises=specialise
-    )
+    example = bind(model, args, kwargs or {})
+    unchecked = None if check else "not asked for"
+    if is_weightless(model):
+        example = replace(example, values={name: map_tensors(item, stand_in) for name, item in example.values.items()})
+        unchecked = "the model has no memory (it is on the meta device), so that it computes nothing to compare with"
+    terms = terms_of(model, example, leaves_of(model, leaf, granularity), specialises=specialise)
     with no_generation_cache(model), torch.enable_grad():
         for _ in range(_ATTEMPTS):
             with preserved(model):
@@ -90,9 +99,9 @@ def record(
             groups = group_layers(graph, model)
             document = write_document(graph, groups, model, batch_is_free=terms.frees_batch)
             module = rebuild(model, document)
-            difference = find_difference(module, terms) if check else None
+            difference = None if unchecked else find_difference(module, terms)
             if difference is None:
-                return Recording(module, document, terms.demoted)
+                return Recording(module, document, terms.demoted, unchecked)
             if difference.is_of_length:
                 terms = replace(terms, frees_length=False, fixes_length=True)
             elif difference.is_of_batch:

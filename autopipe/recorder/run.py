@@ -20,6 +20,7 @@ from autopipe.recorder.patches import intercepted
 from autopipe.recorder.reading import Reads
 from autopipe.recorder.rebinding import attributes_of, rebound
 from autopipe.recorder.refusal import Refusal, Unwritable, refusal, refusal_of
+from autopipe.recorder.stand_ins import Substitution
 from autopipe.recorder.vocabulary import Query, classify
 
 
@@ -106,6 +107,7 @@ class Recorder(TorchFunctionMode):
         self.frames: list[Frame] = []
         self.reads = Reads(self._emit, self.ledger.argument, lambda: specialises and self._is_at_root())
         self.rebinds = False
+        self.values = Substitution(model)
         self.regions: list[tuple[str, fx.Node, Any]] = []
         self.muted = True
         self.grad_enabled = torch.is_grad_enabled()
@@ -116,17 +118,22 @@ class Recorder(TorchFunctionMode):
         """Record the call of a torch function."""
         kwargs = kwargs or {}
         if self.muted:
-            return func(*args, **kwargs)
+            return self.values.call(func, args, kwargs)
         with self._silent():
             return self._function(func, args, kwargs)
 
     def call_module(self, module: nn.Module, args: Any, kwargs: Any, original: Callable[..., Any]) -> Any:
         """Record the call of a module: enter it, or write it down as one node."""
         path = self.ledger.path(module)
-        if self.muted and self.frames:
-            return original(module, *args, **kwargs)
         if path is None:
             return original(module, *args, **kwargs)
+        if self.muted and self.frames:
+            is_whole = self.leaves.is_leaf(module, path)
+            return (
+                self.values.call_module(module, original, args, kwargs)
+                if is_whole
+                else original(module, *args, **kwargs)
+            )
         if isinstance(inner := getattr(module, "_orig_mod", None), nn.Module):
             # What torch.compile would make of it hides every module inside: its original is recorded.
             return inner(*args, **kwargs)
@@ -264,10 +271,10 @@ class Recorder(TorchFunctionMode):
             arguments = self.ledger.argument(args), self.ledger.argument(kwargs)
         except Unwritable as error:
             self.notice(f"module {self.ledger.title(path)} {error}")
-            return original(module, *args, **kwargs)
+            return self.values.call_module(module, original, args, kwargs)
         before = versions([*tensors((args, kwargs)), *module.buffers(), *module.parameters()])
         with self._stepped_aside():
-            result = original(module, *args, **kwargs)
+            result = self.values.call_module(module, original, args, kwargs)
         return self._emit_leaf(path, arguments, result, written(before), (args, kwargs))
 
     def _emit_leaf(
@@ -286,7 +293,7 @@ class Recorder(TorchFunctionMode):
         # What depends on neither inputs nor parameters is the same in every run: Python may read it.
         is_constant = self.ledger.is_constant(tensors((args, kwargs)))
         if call.target is None and not is_constant:
-            result = func(*args, **kwargs)
+            result = self.values.call(func, args, kwargs)
             if not self.reads.allow_value(args[0] if args else None, result):
                 self.notice(f"{call.title} {call.refusal}")
             return result
@@ -296,9 +303,9 @@ class Recorder(TorchFunctionMode):
             arguments = self.ledger.argument(call.args(args)), self.ledger.argument(kwargs)
         except Unwritable as error:
             self.notice(f"{call.title} {error}")
-            return func(*args, **kwargs)
+            return self.values.call(func, args, kwargs)
         before = versions(tensors((args, kwargs)))
-        result = func(*args, **kwargs)
+        result = self.values.call(func, args, kwargs)
         writes = written(before)
         if result is None and not writes:
             return result
@@ -324,7 +331,7 @@ class Recorder(TorchFunctionMode):
         return result if call.returns_target else given
 
     def _query(self, call: Query, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        result = func(*args, **kwargs)
+        result = self.values.call(func, args, kwargs)
         is_value = call.of_shape and any(self.ledger.is_tainted(tensor) for tensor in tensors(args))
         if is_value and not self.reads.allow_shape(args[0] if args else None):
             self.notice(f"{call.title} is read of a tensor whose shape depends on values")
