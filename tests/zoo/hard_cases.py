@@ -92,10 +92,10 @@ class TakesKeywords(nn.Module):
         super().__init__()
         self.first, self.second = Block(), Block()
 
-    def forward(self, x: Tensor, *rest: Tensor, scale: float = 1.0, flip: bool = False, **extra: Tensor) -> Tensor:
+    def forward(self, x: Tensor, *rest: Tensor, factor: float = 1.0, flip: bool = False, **extra: Tensor) -> Tensor:
         for tensor in rest:
             x = x + tensor
-        x = self.first(x) * scale
+        x = self.first(x) * factor
         for name in sorted(extra):
             x = x + extra[name]
         return self.second(x.flip(-1) if flip else x)
@@ -478,7 +478,7 @@ def pair(batch: int) -> Arguments:
 
 def keywords(batch: int) -> Arguments:
     one, two, three = (torch.randn(batch, WIDTH) for _ in range(3))
-    return (one, two), {"scale": 0.5, "flip": True, "bias": three}
+    return (one, two), {"factor": 0.5, "flip": True, "bias": three}
 
 
 def numbers(batch: int) -> Arguments:

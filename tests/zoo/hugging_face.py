@@ -15,7 +15,7 @@ SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "i
 TEXT = {"vocab_size": VOCABULARY, "max_position_embeddings": 32, "pad_token_id": 0, "bos_token_id": 1} | SIZES
 TEXT |= {"eos_token_id": 2}
 # The names under which configurations keep a probability of dropping something that is not called dropout.
-DROPS = ("dropout", "pdrop", "layerdrop", "drop_path", "stochastic_depth")
+DROPS = ("dropout", "pdrop", "layerdrop", "drop_path", "drop_rate", "stochastic_depth")
 
 
 def build(model: str, config: str, options: dict[str, Any]) -> nn.Module:
@@ -23,8 +23,8 @@ def build(model: str, config: str, options: dict[str, Any]) -> nn.Module:
     made = getattr(transformers, config)(**options)
     for part in (made, *(value for value in vars(made).values() if isinstance(value, transformers.PreTrainedConfig))):
         for name, value in vars(part).items():
-            if any(word in name for word in DROPS) and isinstance(value, (int, float, list)):
-                setattr(part, name, [0.0] * len(value) if isinstance(value, list) else type(value)(0))
+            if any(word in name for word in DROPS) and isinstance(value, (int, float, list, tuple)):
+                setattr(part, name, [0.0] * len(value) if isinstance(value, (list, tuple)) else type(value)(0))
         if getattr(part, "use_cache", False):
             part.use_cache = False
     return getattr(transformers, model)(made)

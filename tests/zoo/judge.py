@@ -56,7 +56,7 @@ class Verdict:
 def by_autopipe(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Captured:
     """Capture a model with the project's recorder."""
     recording = record(model, args, kwargs)
-    named = {name: tensor for name, tensor in model.named_parameters(remove_duplicate=False)}
+    named = dict(model.named_parameters(remove_duplicate=False))
     listed = {name for each in recording.graph.parameters for name in (each.name, *each.aliases)}
     return Captured(
         call=recording.module,
