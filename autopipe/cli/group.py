@@ -16,6 +16,7 @@ class Entry(NamedTuple):
 
 
 COMMANDS = (
+    ("capture", Entry("autopipe.cli.capture", "Record a model and show its layers and legal cuts.")),
     ("profile", Entry("autopipe.cli.profile", "Measure time and memory of every layer of a model.")),
     ("partition", Entry("autopipe.cli.partition", "Plan stages, micro-batches and schedule for a number of GPUs.")),
     ("simulate", Entry("autopipe.cli.simulate", "Show the predicted timeline of a plan.")),

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from autopipe.errors import InputError
+from autopipe.errors import AutopipeError, InputError
 
 FORM = "write package.module:factory or path/to/file.py:factory"
 
@@ -94,7 +94,7 @@ def guarded(action: Callable[[], Any], what: str) -> Any:
     """
     try:
         return action()
-    except InputError:
+    except AutopipeError:
         raise
     except Exception as error:
         ours, torchs = __file__, os.path.dirname(torch.__file__)
