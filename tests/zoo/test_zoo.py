@@ -1,4 +1,4 @@
-"""Thirty models and more, captured, judged, cut at even and at random legal bounds, and trained."""
+"""Thirty models and more, captured, judged, cut at planned and at random legal bounds, and trained."""
 
 import contextlib
 import copy
@@ -12,6 +12,7 @@ from autopipe.errors import CaptureError
 from tests.zoo import hard_cases, training
 from tests.zoo.case import Case
 from tests.zoo.judge import RIGHT, judge
+from tests.zoo.planning import planned_bounds
 
 pytest.importorskip("transformers")
 from tests.zoo import hugging_face
@@ -90,7 +91,7 @@ def test_capture_leaves_no_trace(case: Case) -> None:
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
-@pytest.mark.parametrize("choose", [training.even_bounds, training.random_bounds], ids=["even", "random"])
+@pytest.mark.parametrize("choose", [planned_bounds, training.random_bounds], ids=["planned", "random"])
 @pytest.mark.parametrize("case", EVERY_CASE, ids=named)
 def test_stages_train_as_the_plain_model_does(case: Case, choose: Callable[..., tuple[int, ...] | None]) -> None:
     try:

@@ -32,20 +32,6 @@ def recorded(case: Case) -> tuple[nn.Module, Recording]:
     return model, record(model, args, kwargs)
 
 
-def even_bounds(graph: Graph, stages: int) -> tuple[int, ...] | None:
-    """Return the legal bounds of ``stages`` stages that are nearest to even ones; None where there are too few."""
-    layers = len(graph.layers)
-    free = _legal(graph)
-    if len(free) < stages - 1:
-        return None
-    bounds = [0]
-    for stage in range(1, stages):
-        left = stages - 1 - stage
-        places = [place for place in free[: len(free) - left] if place > bounds[-1]]
-        bounds.append(min(places, key=lambda place: abs(place - layers * stage / stages)))
-    return (*bounds, layers)
-
-
 def random_bounds(graph: Graph, stages: int, seed: int = 0) -> tuple[int, ...] | None:
     """Return legal bounds of ``stages`` stages drawn at random; None where there are too few."""
     free = _legal(graph)
