@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from autopipe.errors import AutopipeError
 from autopipe.recorder import record
-from tests.zoo.case import Case, parts
+from tests.zoo.case import Case, parts, tensors
 
 BATCH, OTHER_BATCH = 2, 4
 EQUAL, CLOSE, REFUSED, FAILED, WRONG = "equal", "close", "refused", "failed", "wrong"
@@ -19,11 +19,15 @@ RIGHT = (EQUAL, CLOSE)
 
 @dataclass(frozen=True, kw_only=True)
 class Captured:
-    """What some way of capturing made of a model: what to call, its parameters by original name, its mode."""
+    """What some way of capturing made of a model: what to call, its parameters by original name, its mode.
+
+    Where it does not keep the containers that the model returns, only the tensors in them are compared.
+    """
 
     call: Callable[..., Any]
     parameters: Mapping[str, Tensor]
     train: Callable[[bool], Any]
+    keeps_containers: bool = True
     notes: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -125,6 +129,8 @@ def _compare(
     except Exception as error:
         return FAILED, f"{type(error).__name__}: {error}"
     grown = dict(plain.named_parameters(remove_duplicate=False))
+    if not captured.keeps_containers:
+        wanted, found = list(tensors(wanted)), list(tensors(found))
     return _difference(dict(parts(wanted)), dict(parts(found)), {name: grown[name] for name in names}, captured)
 
 
