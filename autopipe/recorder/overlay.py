@@ -106,7 +106,7 @@ class _Merger:
             if all(type(item) is int for item in trace):
                 found = self.sizes.integer(node, trace)
             elif all(type(item) is float for item in trace):
-                found = self.sizes.inverse(node, trace)
+                found = self.sizes.inverse(node, trace) or self.sizes.proportional(node, trace)
         if found is None:
             variant, other = self.variants[differing[-1]], others[differing[-1]]
             what = f"{_text(node)} is given {mine!r} in one, {other!r} in the other"

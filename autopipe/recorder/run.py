@@ -18,7 +18,7 @@ from autopipe.recorder.ledger import Ledger, TensorNames
 from autopipe.recorder.notes import NOTE, Note, describe, versions, written
 from autopipe.recorder.patches import intercepted
 from autopipe.recorder.reading import Reads
-from autopipe.recorder.rebinding import attributes_of, rebound
+from autopipe.recorder.rebinding import LeafAttributes, attributes_of, rebound
 from autopipe.recorder.refusal import Refusal, Unwritable, refusal, refusal_of
 from autopipe.recorder.stand_ins import Substitution
 from autopipe.recorder.vocabulary import Query, classify
@@ -107,6 +107,7 @@ class Recorder(TorchFunctionMode):
         self.frames: list[Frame] = []
         self.reads = Reads(self._emit, self.ledger.argument, lambda: specialises and self._is_at_root())
         self.rebinds = False
+        self.attributes = LeafAttributes(model)
         self.values = Substitution(model)
         self.regions: list[tuple[str, fx.Node, Any]] = []
         self.muted = True
@@ -243,6 +244,7 @@ class Recorder(TorchFunctionMode):
             self.refused = frame.demoted
             return result
         self.demoted[frame.path] = frame.demoted
+        self.attributes.learn(self.model.get_submodule(frame.path))
         with self._silent():
             try:
                 arguments = self.ledger.argument(args), self.ledger.argument(kwargs)
@@ -272,9 +274,14 @@ class Recorder(TorchFunctionMode):
         except Unwritable as error:
             self.notice(f"module {self.ledger.title(path)} {error}")
             return self.values.call_module(module, original, args, kwargs)
+        changed = self.attributes.set_meanwhile(module, path)
+        if changed is not None:
+            self.rebinds = True
+            self.notice(f"the attribute `{changed}` of a module that is called whole is set before the call")
         before = versions([*tensors((args, kwargs)), *module.buffers(), *module.parameters()])
         with self._stepped_aside():
             result = self.values.call_module(module, original, args, kwargs)
+        self.attributes.learn(module)
         return self._emit_leaf(path, arguments, result, written(before), (args, kwargs))
 
     def _emit_leaf(

@@ -86,7 +86,7 @@ def settle(terms: Terms) -> tuple[fx.Graph, Terms]:
     """Return the graph that holds at any batch size and in both modes, as far as there is one, and on what terms.
 
     Where recordings differ in a way that no graph can express, the module in which they do becomes a leaf;
-    where that is the model itself, the batch size (or the mode) stays as recorded.
+    where that is the model itself, or most of it, the batch size (or the mode) stays as recorded.
 
     Raises
     ------
@@ -112,7 +112,7 @@ def settle(terms: Terms) -> tuple[fx.Graph, Terms]:
             return base.graph, terms
         if conflict.variant.symbol == _LENGTH:
             terms = replace(terms, frees_length=False, fixes_length=True)
-        elif conflict.module:
+        elif conflict.module and not (conflict.variant.symbol == _BATCH and _is_most(terms.model, conflict.module)):
             change = "in the other mode" if conflict.variant.symbol is None else "at another batch size"
             terms = terms.with_leaf(conflict.module, f"it runs differently {change}: {conflict.what}")
         elif conflict.variant.symbol == _BATCH:
@@ -153,6 +153,11 @@ def _share(model: nn.Module, recorded: Run) -> float:
     """Return the largest share of the parameters that is in one module which had to become a leaf."""
     sizes = [_parameters(model.get_submodule(path)) for path in recorded.demoted]
     return max(sizes, default=0) / max(_parameters(model), 1)
+
+
+def _is_most(model: nn.Module, path: str) -> bool:
+    """Return whether a module has so much of the model that no pipeline is left if it is called whole."""
+    return _parameters(model.get_submodule(path)) > _parameters(model) / 2
 
 
 def _parameters(module: nn.Module) -> int:

@@ -64,6 +64,21 @@ class Sizes:
         size = self._read(node, symbol)
         return None if size is None else self._emit(node, "call_function", operator.truediv, (whole, size))
 
+    def proportional(self, node: fx.Node, trace: tuple[float, ...]) -> fx.Node | None:
+        """Return a new node before ``node`` for a number that is proportional to free sizes."""
+        if all(item.is_integer() for item in trace):
+            whole = self.integer(node, tuple(int(item) for item in trace))
+            return None if whole is None else self._emit(node, "call_function", float, (whole,))
+        changing = [symbol for symbol in self._symbols if trace[1 + symbol.variant] != trace[0]]
+        if len(changing) != 1:
+            return None
+        symbol, other = changing[0], trace[1 + changing[0].variant]
+        for factor in (trace[0] / symbol.size, other / symbol.other):
+            if factor * symbol.size == trace[0] and factor * symbol.other == other:
+                size = self._read(node, symbol)
+                return None if size is None else self._emit(node, "call_function", operator.mul, (size, factor))
+        return None
+
     def _is_multiple(self, symbol: Symbol, trace: tuple[int, ...]) -> bool:
         return trace[0] * symbol.other == trace[1 + symbol.variant] * symbol.size
 

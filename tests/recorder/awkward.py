@@ -145,6 +145,31 @@ class Routes(nn.Module):
         return out
 
 
+class Remembers(nn.Module):
+    """Adds what it made of the last input, if its parent has not made it forget."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(4, 4))
+        self.last = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = x @ self.weight
+        y, self.last = (y if self.last is None else y + self.last.mean()), y
+        return y
+
+
+class MakesForget(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.remembers = Remembers()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.remembers.last = None
+        return self.linear(self.remembers(x))
+
+
 class Leaves(nn.Module):
     """Leaves a loss on an attribute of a module inside it."""
 

@@ -140,6 +140,7 @@ def test_output_has_the_structure_of_the_model_s(shape: Any) -> None:
         awkward.MakesModules,
         awkward.RebindsBuffer,
         awkward.Routes,
+        awkward.MakesForget,
     ],
 )
 def test_module_that_cannot_be_written_down_becomes_a_leaf_and_says_why(middle: type[nn.Module]) -> None:
@@ -277,3 +278,12 @@ def test_stages_read_back_what_their_own_leaves_have_left() -> None:
         made = stage.module(*(values[name] for name in stage.inputs) if stage.index else (x,))
         values.update(zip(stage.outputs, made, strict=True) if not stage.is_last else ())
     assert all(map(torch.equal, made, model(x)))
+
+
+def test_attribute_that_is_set_before_each_call_of_a_leaf_is_set_in_the_recorded_model_too() -> None:
+    model = awkward.Pair(awkward.MakesForget())
+    module = record(model, (torch.randn(2, 4),)).module
+    for batch in (3, 4):
+        x = torch.randn(batch, 4)
+        assert torch.equal(module(x), model(x))
+        module(x).sum().backward()

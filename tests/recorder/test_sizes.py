@@ -77,3 +77,17 @@ def test_number_inverse_to_a_size_is_found(whole: int) -> None:
     _, reader, sizes = recorded(lambda batch, length: (batch, length, 3))
     node = sizes.inverse(reader, tuple(whole / batch for batch, _ in SIZES))
     assert node is None or node.args[0] == whole
+
+
+@given(st.sampled_from([0.1, 1.5, 2.0, 7.0, 5**0.5]))
+def test_float_proportional_to_a_size_is_found(factor: float) -> None:
+    _, reader, sizes = recorded(lambda batch, length: (batch, length, 3))
+    node = sizes.proportional(reader, tuple(factor * batch for batch, _ in SIZES))
+    assert node is not None
+    for batch in (1, 3, 10):
+        assert value_of(node, batch, 5) == factor * batch
+
+
+def test_float_that_is_a_sum_of_sizes_is_not_guessed() -> None:
+    _, reader, sizes = recorded(lambda batch, length: (batch, length, 3))
+    assert sizes.proportional(reader, tuple(batch + length + 0.5 for batch, length in SIZES)) is None
