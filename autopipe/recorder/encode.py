@@ -189,11 +189,9 @@ _FORMS: tuple[tuple[str, type, Callable[[Any], Any]], ...] = (
 def _encode_target(node: fx.Node) -> str:
     if node.op != "call_function":
         return str(node.target)
-    if isinstance(node.target, type):
-        name = class_name(node.target)
-        if name is not None:
-            return f"class:{name}"
-    elif callable(node.target) and (name := function_name(node.target)) is not None:
+    if isinstance(node.target, type) and (name := class_name(node.target)) is not None:
+        return f"class:{name}"
+    if callable(node.target) and (name := function_name(node.target)) is not None:
         return name
     raise CaptureError(f"node {node.name} calls {node.target}, which a graph document cannot name.")
 

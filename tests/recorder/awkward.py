@@ -240,7 +240,7 @@ class Sizes(nn.Module):
         batch, time, width = x.shape
         y = self.inner(x).reshape(batch * time, width)
         y = y + torch.arange(batch * time, dtype=y.dtype)[:, None] / batch
-        y = self.outer(y).view(batch, time, width)
+        y = self.outer(y).view(batch, time, width) / (batch * float(time))
         return y[torch.arange(batch), 0], y.sum() * (1.0 / batch)
 
 
