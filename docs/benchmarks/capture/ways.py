@@ -61,6 +61,8 @@ def by_pipelining(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any
     longest = max(lists, default=(0, ""))[1]
     middle = f"{longest}.{len(model.get_submodule(longest)) // 2}" if longest else children[len(children) // 2]
     pipe = pipeline(model, mb_args=args, mb_kwargs=kwargs, split_spec={middle: SplitPoint.BEGINNING})
+    # Its own executor detaches what passes between stages, because its runtime sends the gradients itself.
+    pipe.executor = fx.Interpreter(pipe.split_gm)
     stages = [pipe.get_stage_module(index) for index in range(pipe.num_stages)]
     named: dict[str, Tensor] = {}
     for stage in stages:
