@@ -41,7 +41,8 @@ def intercepted(listener: Listener) -> Iterator[None]:
     thread = threading.get_ident()
     call = nn.Module.__call__
     enter, leave = torch.autocast.__enter__, torch.autocast.__exit__
-    apply = torch.autograd.Function.__dict__["apply"].__func__
+    # A Python classmethod up to torch 2.13, one written in C from 2.14 on: both bind to a class in this way.
+    apply = torch.autograd.Function.__dict__["apply"]
     is_compiling = torch.compiler.is_compiling
     check_tensor = torch._check_tensor_all_with
 
@@ -66,7 +67,7 @@ def intercepted(listener: Listener) -> Iterator[None]:
 
     def function_apply(kind: Any, *args: Any, **kwargs: Any) -> Any:
         def original(*given: Any) -> Any:
-            return apply(kind, *given, **kwargs)
+            return apply.__get__(None, kind)(*given, **kwargs)
 
         if is_ours() and not listener.muted and not kwargs:
             return listener.apply_function(kind, args, original)
