@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import warnings
@@ -126,13 +127,14 @@ def main():
     parser.add_argument("--here", nargs="+", help=argparse.SUPPRESS)
     parser.add_argument("--groups", nargs="*", default=list(GROUPS[:2]), help="which models: %(default)s")
     parser.add_argument("--ways", nargs="*", default=None)
-    parser.add_argument("--out", type=Path, default=HERE / "results.jsonl", help="results so far; those are not redone")
+    parser.add_argument("--out", type=Path, default=None, help="results so far; those are not redone")
     parser.add_argument("--limit", type=float, default=3600.0, help="seconds for each group and way")
     parser.add_argument("--table", action="store_true", help="only print the table")
     options = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     if options.here:
         return judge_here(options.here[0], [options.here[1]], options.here[2:])
+    options.out = options.out or Path(tempfile.mkdtemp()) / "results.jsonl"
     if not options.table:
         from ways import WAYS
 
