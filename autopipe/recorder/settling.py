@@ -109,6 +109,8 @@ def settle(terms: Terms) -> tuple[fx.Graph, Terms]:
         conflict = _lay_over(terms, base, batch=batch, mode=mode, length=length)
         if conflict is None:
             _fix_sizes(base.graph, terms)
+            if not terms.frees_mode:
+                _fix_mode(base.graph, training=terms.model.training)
             return base.graph, terms
         if conflict.variant.symbol == _LENGTH:
             terms = replace(terms, frees_length=False, fixes_length=True)
@@ -236,6 +238,15 @@ def _fix_sizes(graph: fx.Graph, terms: Terms) -> None:
         _expect(graph, 0, batch_size, lambda shape: shape[:1] == (batch_size,))
     if length is not None and terms.fixes_length:
         _expect(graph, 1, length, lambda shape: shape[:2] == (batch_size, length))
+
+
+def _fix_mode(graph: fx.Graph, *, training: bool) -> None:
+    """Let ``graph`` check that the model is in the mode, train or eval, in which it was recorded."""
+    behind = next(node for node in graph.nodes if node.op != "placeholder")
+    with graph.inserting_before(behind):
+        flag = graph.call_module(glue.FLAG)
+        check = graph.call_function(glue.expect, (flag, training, "`training` of the model"))
+    flag.meta[NOTE], check.meta[NOTE] = Note(owner=""), Note(owner="", is_value=False)
 
 
 def _expect(graph: fx.Graph, dimension: int, size: int, is_it: Callable[[tuple[int, ...]], bool]) -> None:

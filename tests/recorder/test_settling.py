@@ -63,6 +63,27 @@ def test_module_that_does_more_in_training_becomes_a_leaf() -> None:
     assert "in the other mode" in recording.demoted["1"]
 
 
+@pytest.mark.parametrize("training", [True, False])
+def test_mode_that_shapes_the_model_s_own_program_stays_and_is_checked(training: bool) -> None:
+    class TwoHeads(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.last, self.extra = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 4)
+
+        def forward(self, x: torch.Tensor) -> object:
+            x = self.first(x)
+            return (self.last(x), self.extra(x)) if self.training else self.last(x)
+
+    model = TwoHeads().train(training)
+    module = record(model, (torch.randn(3, 4),)).module
+    module(torch.randn(5, 4))
+    module.train(not training)
+    with pytest.raises(InputError, match=f"`training` of the model is {not training}"):
+        module(torch.randn(5, 4))
+    module.train(training)
+    module(torch.randn(5, 4))
+
+
 def test_part_in_evaluation_mode_stays_in_it() -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 4))
     model[1].eval()
