@@ -128,3 +128,15 @@ def test_rebuilt_model_learns_the_model_s_parameters(name: str) -> None:
     module = rebuild(model, record(model, (inputs,)).graph)
     job.loss(module(inputs), target).backward()
     assert all(parameter.grad is not None for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("target", ["autopipe_attributes.absent.extra", "autopipe_attributes.blocks.0.__class__"])
+def test_graph_reads_no_attribute_of_a_module_that_is_not_there_and_no_special_one(target: str) -> None:
+    model = awkward.AddsUp()
+    graph = record(model, (torch.randn(2, 4),), leaf=(awkward.Leaves,)).graph
+    nodes = tuple(
+        msgspec.structs.replace(node, target=target) if node.target.startswith("autopipe_attributes") else node
+        for node in graph.nodes
+    )
+    with pytest.raises(MismatchError, match="the graph reads 'autopipe_attributes"):
+        rebuild(model, msgspec.structs.replace(graph, nodes=nodes))
