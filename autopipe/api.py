@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from torch import nn
 
     from autopipe.executor.pipeline import Pipeline
-    from autopipe.recorder import Recording
     from autopipe.stages.loss import LossFunction
 
 
@@ -31,7 +30,14 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-def capture(model: nn.Module, example: Any, *, leaf: Sequence[type | str] = ()) -> Graph:
+def capture(
+    model: nn.Module,
+    example: Any,
+    *,
+    leaf: Sequence[type | str] = (),
+    granularity: int | None = None,
+    specialise: bool = False,
+) -> Graph:
     """Return ``model`` recorded as a graph of layers, checked against the model itself.
 
     Parameters
@@ -42,6 +48,10 @@ def capture(model: nn.Module, example: Any, *, leaf: Sequence[type | str] = ()) 
         The model's positional arguments, its keyword arguments, or its only argument.
     leaf : sequence of classes or name patterns
         Modules to keep whole.
+    granularity : int, optional
+        About how many layers to make; by default every module of the model is entered.
+    specialise : bool
+        Let the model itself read values of tensors; the graph then holds for the example's values only.
 
     Raises
     ------
@@ -49,7 +59,9 @@ def capture(model: nn.Module, example: Any, *, leaf: Sequence[type | str] = ()) 
         If the model does something that no graph can hold; the message names module, file and line.
     """
     args, kwargs = arguments(example)
-    return _record(model, args, kwargs, leaf=leaf).graph
+    from autopipe.recorder import record
+
+    return record(model, args, kwargs, leaf=leaf, granularity=granularity, specialise=specialise).graph
 
 
 def profile(
@@ -256,12 +268,6 @@ def arguments(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     if isinstance(example, (tuple, list)):
         return tuple(example), {}
     return (example,), {}
-
-
-def _record(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], *, leaf: Any) -> Recording:
-    from autopipe.recorder import record
-
-    return record(model, args, kwargs, leaf=leaf)
 
 
 def _samples(example: Any) -> int:
