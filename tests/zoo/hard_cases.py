@@ -357,6 +357,18 @@ class SwitchesByMode(nn.Module):
         return self.last(x)
 
 
+class ReturnsMoreInTraining(nn.Module):
+    """Returns two tensors in training and one in evaluation, which no one graph can."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.extra = Block(), Block(), linear()
+
+    def forward(self, x: Tensor) -> Tensor | tuple[Tensor, Tensor]:
+        x = self.first(x)
+        return (self.second(x), self.extra(x)) if self.training else self.second(x)
+
+
 class Cube(torch.autograd.Function):
     """The square, with the gradient of another function."""
 
@@ -513,6 +525,7 @@ CASES: tuple[Case, ...] = (
     _case("momentum_encoder", Momentum),
     _case("loops_over_sizes", LoopsOverSizes, sequences),
     _case("functional_dropout", SwitchesByMode),
+    _case("more_in_training", ReturnsMoreInTraining),
     _case("autograd_function", lambda: Around(CallsAutogradFunction())),
     _case("functorch", lambda: Around(MapsSamples())),
     _case("value_at_root", ReadsAtRoot),

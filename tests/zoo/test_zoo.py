@@ -19,11 +19,9 @@ from tests.zoo import hugging_face
 
 ARCHITECTURES = (
     "llama", "qwen3", "gemma2", "gpt2", "gpt_neox", "bloom", "falcon", "mamba", "mixtral", "qwen2_moe", "bert",
-    "albert", "deberta_v2", "t5", "bart", "vit", "swin", "convnext", "resnet", "segformer", "wav2vec2", "whisper",
+    "recurrent_gemma", "albert", "deberta_v2", "t5", "bart", "vit", "swin", "convnext", "resnet", "segformer", "wav2vec2", "whisper",
     "clip", "siglip",
 )  # fmt: skip
-# Their graphs hold for the batch size of the example only, and say so.
-BATCH_FIXED = {"mixtral"}
 
 FROM_LIBRARY = [case for case in hugging_face.CASES if case.name in ARCHITECTURES]
 EVERY_CASE = [*FROM_LIBRARY, *hard_cases.CASES]
@@ -56,7 +54,7 @@ def test_an_architecture_is_captured_at_any_batch_size_in_both_modes(case: Case)
     assert verdict.is_sound, verdict.detail
     assert verdict.capture in RIGHT, verdict.detail
     assert verdict.mode in RIGHT, verdict.detail
-    assert verdict.batch in RIGHT or case.name in BATCH_FIXED, verdict.detail
+    assert verdict.batch in RIGHT, verdict.detail
 
 
 @pytest.mark.parametrize("case", hard_cases.CASES, ids=named)
