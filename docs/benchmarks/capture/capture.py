@@ -13,7 +13,7 @@ import warnings
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE.parents[2]), str(HERE)]
+sys.path[:0] = [str(HERE.parents[2]), str(HERE / "compared")]
 
 TIMEOUT_S = 60
 GROUPS = ("hugging_face", "hard_cases", "timm", "torchvision")
