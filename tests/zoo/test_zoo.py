@@ -19,8 +19,8 @@ from tests.zoo import hugging_face
 
 ARCHITECTURES = (
     "llama", "qwen3", "gemma2", "gpt2", "gpt_neox", "bloom", "falcon", "mamba", "mixtral", "qwen2_moe", "bert",
-    "recurrent_gemma", "albert", "deberta_v2", "t5", "bart", "vit", "swin", "convnext", "resnet", "segformer", "wav2vec2",
-    "whisper", "clip", "siglip",
+    "recurrent_gemma", "albert", "deberta_v2", "t5", "bart", "vit", "swin", "convnext", "resnet", "segformer",
+    "wav2vec2", "whisper", "clip", "siglip",
 )  # fmt: skip
 
 FROM_LIBRARY = [case for case in hugging_face.CASES if case.name in ARCHITECTURES]
