@@ -1,5 +1,6 @@
 """A recorded model is built again from its `Graph` document, without ever calling its forward."""
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -19,6 +20,8 @@ from autopipe.recorder.glue import (
     is_reader,
 )
 from autopipe.recorder.writing import parameters_of
+
+_SAFE_NAME = re.compile(r"[\w.\- ]+")
 
 
 def rebuild(model: nn.Module, graph: Graph) -> fx.GraphModule:
@@ -131,7 +134,8 @@ def _check_target(model: nn.Module, node: Node) -> None:
             is_there = isinstance(getattr(module, attribute), Tensor)
     except AttributeError:
         is_there = False
-    if not is_there or not all(part.isidentifier() or part.isdigit() for part in node.target.split(".")):
+    # fx writes names into source code: names such as torchvision's `block1-0` are fine there, quotes are not.
+    if not is_there or not _SAFE_NAME.fullmatch(node.target):
         raise MismatchError(
             f"the graph reads {node.target!r}, which this {type(model).__name__} does not have. Build the model as "
             "it was when it was recorded, or record it again."

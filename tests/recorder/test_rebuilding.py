@@ -140,3 +140,21 @@ def test_graph_reads_no_attribute_of_a_module_that_is_not_there_and_no_special_o
     )
     with pytest.raises(MismatchError, match="the graph reads 'autopipe_attributes"):
         rebuild(model, msgspec.structs.replace(graph, nodes=nodes))
+
+
+def test_module_names_that_are_no_identifiers_are_kept() -> None:
+    model = nn.Sequential()
+    model.add_module("block1-0", nn.Linear(4, 4))
+    model.add_module("block 2", nn.Linear(4, 4))
+    x = torch.randn(2, 4)
+    recording = record(model, (x,))
+    assert torch.equal(rebuild(model, recording.graph)(x), model(x))
+
+
+@pytest.mark.parametrize("name", ['a")+print("', "a\\", "a\nb"])
+def test_a_name_that_could_become_code_is_refused(name: str) -> None:
+    model = nn.Sequential()
+    model.add_module("good", nn.Linear(4, 4))
+    model.add_module(name, nn.Linear(4, 4))
+    with pytest.raises(MismatchError):
+        record(model, (torch.randn(2, 4),))
