@@ -2,10 +2,10 @@
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
 from autopipe.errors import InputError
 from autopipe.profiler.layers import Example
+from autopipe.recorder.example import map_tensors, tensors
 
 
 def batch_of(example: Example) -> int:
@@ -16,11 +16,11 @@ def batch_of(example: Example) -> int:
     InputError
         If no argument is a tensor with a leading dimension, or it is empty.
     """
-    for leaf in pytree.tree_leaves((example.args, example.kwargs)):
-        if isinstance(leaf, Tensor) and leaf.dim() > 0:
-            if leaf.shape[0] == 0:
+    for tensor in tensors((example.args, example.kwargs)):
+        if tensor.dim() > 0:
+            if tensor.shape[0] == 0:
                 raise InputError("the example is empty: its first tensor has 0 samples. Give it at least one.")
-            return int(leaf.shape[0])
+            return int(tensor.shape[0])
     raise InputError(
         "the example holds no tensor with a batch dimension, so no micro-batch size can be told. "
         "Pass the inputs as tensors (batch, ...)."
@@ -40,7 +40,7 @@ def resize(example: Example, samples: int) -> Example:
             return tensor.detach().clone()
         return tensor.detach()[torch.arange(samples, device=tensor.device) % batch]
 
-    return Example(*pytree.tree_map_only(Tensor, pick, tuple(example)))
+    return Example(*(map_tensors(part, pick) for part in example))
 
 
 def choose_sizes(batch: int, *, batch_is_free: bool) -> tuple[int, ...]:

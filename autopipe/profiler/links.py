@@ -3,24 +3,16 @@
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
 
 from autopipe.errors import InputError
+from autopipe.hardware.cluster import Link
 
 SIZES = (8, 4 * 1024, 64 * 1024, 512 * 1024, 2 * 1024**2, 8 * 1024**2)
 REPEATS = 9
 WARM_UPS = 2
-
-
-@dataclass(frozen=True, kw_only=True)
-class Link:
-    """A message of n bytes takes ``latency_ns`` + n / ``bytes_per_s`` seconds."""
-
-    latency_ns: int
-    bytes_per_s: int
 
 
 def fit_link(samples: Sequence[tuple[int, float]]) -> Link:

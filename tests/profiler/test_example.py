@@ -1,3 +1,5 @@
+import dataclasses
+
 import pytest
 import torch
 from hypothesis import given
@@ -53,3 +55,18 @@ def test_chosen_sizes_ascend_to_the_examples_batch(batch: int) -> None:
 
 def test_a_fixed_batch_is_measured_as_it_is() -> None:
     assert choose_sizes(8, batch_is_free=False) == (8,)
+
+
+@dataclasses.dataclass
+class Rows:
+    x: torch.Tensor
+    name: str
+
+
+def test_tensors_inside_a_dataclass_are_resized_too() -> None:
+    example = Example((Rows(torch.arange(3), "a"),), {}, {"y": torch.arange(3)})
+    assert batch_of(example) == 3
+    larger = resize(example, 4)
+    assert larger.args[0].x.tolist() == [0, 1, 2, 0]
+    assert larger.args[0].name == "a"
+    assert larger.target["y"].tolist() == [0, 1, 2, 0]

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autopipe.errors import InputError
-from autopipe.profiler.links import Link, fit_link, measure_link, ping_pong
+from autopipe.hardware.cluster import Link
+from autopipe.profiler.links import fit_link, measure_link, ping_pong
 from tests.processes import ProcessPool
 
 

@@ -12,7 +12,6 @@ from autopipe.executor.build import Layout
 from autopipe.executor.microbatch import cut, micro_batch_sizes
 from autopipe.executor.pipeline import Pipeline
 from autopipe.recorder import Recording, record
-from autopipe.stages.boundary import stage_of
 from tests.reference import differences, exempt
 from tests.zoo.case import Case
 
@@ -65,7 +64,7 @@ def compare(case: Case, bounds: Sequence[int]) -> list[str]:
     loss = None if case.returns_loss else case.loss
     pipe = Pipeline(recording.module, graph, layout, loss_fn=loss, ranks=stages)
     everything = {name for name, _ in model.named_parameters()}
-    exempted = exempt(graph, layout.bounds, layout.stage_ranks) | _summed_apart(graph, layout.bounds)
+    exempted = exempt(graph, layout.bounds, layout.stage_ranks, recording.module)
     optimizers = [torch.optim.SGD(each.parameters(), lr=0.01) for each in (model, plain)]
     found = []
     try:
@@ -85,19 +84,6 @@ def compare(case: Case, bounds: Sequence[int]) -> list[str]:
     finally:
         pipe.close()
     return found
-
-
-def _summed_apart(graph: Graph, bounds: Sequence[int]) -> set[str]:
-    """Return the parameters upstream of a value that two later stages read.
-
-    Each sums its own gradients before it sends them, and a module called whole may read its input several times.
-    """
-    owner = stage_of(bounds)
-    names = set()
-    for value in graph.values:
-        if value.requires_grad and len({owner[layer] for layer in value.consumers} - {owner[value.producer]}) > 1:
-            names.update(name for layer in graph.layers[: value.producer + 1] for name in layer.parameters)
-    return names
 
 
 def plain_step(case: Case, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
