@@ -12,7 +12,6 @@ from autopipe.schedules.comms import Edge, Step, edges_by_stage, rank_steps
 class Program:
     """The steps of one rank, each with its text form, and the rank's peak of in-flight micro-batches."""
 
-    schedule: Schedule
     steps: tuple[tuple[Step, str], ...]
     peak_in_flight: int
 
@@ -27,7 +26,6 @@ def make_program(schedule: Schedule, edges: Sequence[Edge], rank: int) -> Progra
     """
     check(schedule, edges)
     return Program(
-        schedule=schedule,
         steps=tuple((step, str(step)) for step in rank_steps(schedule, edges_by_stage(edges, schedule.stages), rank)),
         peak_in_flight=peak_in_flight(schedule.actions[rank]),
     )

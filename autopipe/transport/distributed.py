@@ -119,9 +119,6 @@ class DistributedEndpoint:
         """Post the receives of a sum to come."""
         return _Sum(self._notes, self.rank, self.size, numbers)
 
-    def abort(self, reason: str) -> None:
-        """Do nothing: a process cannot wake its peers out of a backend's wait."""
-
 
 class _Sum:
     """A sum over ranks, added up from the last rank to the first and sent back down a tree.

@@ -64,6 +64,3 @@ class Endpoint(Protocol):
 
     def open_sum(self, numbers: int) -> Sum:
         """Begin a sum of float64 tensors of shape (numbers,) on the CPU, which all ranks finish later."""
-
-    def abort(self, reason: str) -> None:
-        """Wake every rank that waits in this transport, where the transport can, with ``reason``."""

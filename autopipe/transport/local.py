@@ -136,10 +136,6 @@ class LocalEndpoint:
         """Return a sum that adds in the order of the ranks."""
         return _Sum(self._hub, self.rank)
 
-    def abort(self, reason: str) -> None:
-        """Wake all other ranks."""
-        self._hub.abort(reason)
-
 
 class _Sum:
     def __init__(self, hub: Hub, rank: int) -> None:

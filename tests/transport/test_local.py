@@ -40,8 +40,8 @@ def test_a_send_is_not_over_before_its_receive() -> None:
 
 def test_an_abort_wakes_who_waits() -> None:
     shared = hub(timeout_s=60.0)
-    left, right = shared.endpoints()
-    threading.Timer(0.05, lambda: left.abort("rank 0 stopped")).start()
+    _, right = shared.endpoints()
+    threading.Timer(0.05, lambda: shared.abort("rank 0 stopped")).start()
     with pytest.raises(TransportError, match="rank 0 stopped"):
         right.receive(torch.zeros(1), peer=0, tag=0).wait()
 
@@ -50,7 +50,7 @@ def test_a_hub_works_again_after_a_reset() -> None:
     shared = hub()
     left, right = shared.endpoints()
     left.send(torch.ones(1), peer=1, tag=0)
-    left.abort("over")
+    shared.abort("over")
     shared.reset()
     buffer = torch.zeros(1)
     left.send(torch.full((1,), 2.0), peer=1, tag=0)
