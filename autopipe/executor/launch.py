@@ -1,5 +1,6 @@
 """Ranks are found and started: processes of a torch.distributed group, or threads of this process."""
 
+import atexit
 import concurrent.futures
 import os
 from collections.abc import Callable, Sequence
@@ -35,7 +36,14 @@ def join_group() -> torch.device:
         torch.accelerator.set_device_index(device.index)
     if not dist.is_initialized():
         dist.init_process_group(backend=dist.get_default_backend_for_device(device))
+        atexit.register(_leave_group)
     return device
+
+
+def _leave_group() -> None:
+    """End the group that `join_group` made: gloo's threads can abort a process that ends with them alive."""
+    if dist.is_initialized():
+        dist.destroy_process_group()
 
 
 def local_devices(devices: Sequence[str | torch.device] | None, ranks: int | None) -> tuple[torch.device, ...]:
