@@ -226,6 +226,7 @@ def pipeline(
     AutopipeError
         If the model, plan or arguments cannot be used.
     """
+    from autopipe.costs.planned import planned_edges, planned_stages
     from autopipe.executor.launch import broadcast, join_group, local_devices, under_torchrun
     from autopipe.executor.pipeline import Layout, Pipeline
     from autopipe.recorder import rebuild
@@ -255,6 +256,9 @@ def pipeline(
         micro_batches=document.micro_batches,
         virtual_stages=document.virtual_stages,
         depth=document.depth,
+        actions=document.actions,
+        stage_costs=planned_stages(document),
+        edge_costs=planned_edges(document),
     )
     if devices is None and ranks is None:
         ranks = layout.ranks

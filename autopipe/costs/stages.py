@@ -8,6 +8,7 @@ import msgspec
 
 from autopipe.costs.memory import IntervalMemory, interval_memory
 from autopipe.costs.size import SizedProfile
+from autopipe.costs.tables import Table
 from autopipe.costs.time import IntervalTimes, all_reduce_ns, interval_times
 from autopipe.hardware.cluster import Cluster, Link
 from autopipe.schedules.comms import Edge
@@ -73,6 +74,8 @@ def stage_costs(
             StageCost(
                 forward_ns=scaled(int(times.forward_ns[at]), speed),
                 backward_ns=scaled(int(times.backward_ns[at]), speed),
+                input_grad_ns=_part(times.input_grad_ns, at, speed),
+                weight_grad_ns=_part(times.weight_grad_ns, at, speed),
                 optimizer_ns=scaled(int(times.optimizer_ns[at]), speed),
                 tied_ns=tied[stage],
                 parameter_bytes=int(memory.parameters[at]),
@@ -122,6 +125,10 @@ def tied_times(
         for stage in holders:
             spent[stage] += all_reduce_ns(shared.bytes, len(ranks), link)
     return tuple(spent)
+
+
+def _part(table: Table | None, at: tuple[int, int], speed: float) -> int | None:
+    return None if table is None else scaled(int(table[at]), speed)
 
 
 def scaled(duration_ns: int, speed: float) -> int:

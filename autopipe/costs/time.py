@@ -20,6 +20,9 @@ class IntervalTimes:
     forward_ns, backward_ns : Table
         For one micro-batch on the profiled device; the loss belongs to every interval that ends with the
         last layer.
+    input_grad_ns, weight_grad_ns : Table or None
+        The backward's two parts; None if a layer's were not measured. An interval that sends no gradient
+        back has no first part: the executor then defers its whole backward.
     optimizer_ns : Table
         Once per step; a parameter that several layers of the interval share is updated once.
     input_bytes, output_bytes : Table
@@ -32,6 +35,8 @@ class IntervalTimes:
 
     forward_ns: Table
     backward_ns: Table
+    input_grad_ns: Table | None
+    weight_grad_ns: Table | None
     optimizer_ns: Table
     input_bytes: Table
     output_bytes: Table
@@ -63,17 +68,41 @@ def interval_times(sized: SizedProfile) -> IntervalTimes:
         optimizer[: pair.first + 1, pair.second + 1 :] -= _shared_update_ns(layers[pair.second], pair.bytes)
     every = tuple(zip(sized.profile.values, sized.value_bytes, strict=True))
     trained = tuple((value, size) for value, size in every if value.requires_grad)
+    input_gradients = entering(((value, 1) for value, _ in trained), len(layers))
+    input_grad, weight_grad = _backward_parts(sized, backward, input_gradients)
     return IntervalTimes(
         forward_ns=forward,
         backward_ns=backward,
+        input_grad_ns=input_grad,
+        weight_grad_ns=weight_grad,
         optimizer_ns=np.maximum(optimizer, 0),
         input_bytes=entering(every, len(layers)),
         output_bytes=leaving(every, len(layers)),
         input_gradient_bytes=entering(trained, len(layers)),
         output_gradient_bytes=leaving(trained, len(layers)),
         inputs=entering(((value, 1) for value, _ in every), len(layers)),
-        input_gradients=entering(((value, 1) for value, _ in trained), len(layers)),
+        input_gradients=input_gradients,
     )
+
+
+def _backward_parts(
+    sized: SizedProfile, backward: Table, input_gradients: Table
+) -> tuple[Table, Table] | tuple[None, None]:
+    """Return the two parts of every interval's backward, if all layers' were measured."""
+    inputs = [cost.input_grad_ns for cost in sized.costs]
+    weights = [cost.weight_grad_ns for cost in sized.costs]
+    if None in inputs or None in weights:
+        return None, None
+    input_grad = between(prefix(part or 0 for part in inputs))
+    weight_grad = between(prefix(part or 0 for part in weights))
+    loss = sized.loss
+    if loss.input_grad_ns is None or loss.weight_grad_ns is None:
+        input_grad[:, -1] += loss.backward_ns
+    else:
+        input_grad[:, -1] += loss.input_grad_ns
+        weight_grad[:, -1] += loss.weight_grad_ns
+    sends = input_gradients > 0
+    return np.where(sends, input_grad, 0), np.where(sends, weight_grad, backward)
 
 
 def entering(values: Iterable[tuple[ProfiledValue, int]], layers: int) -> Table:

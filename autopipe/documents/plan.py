@@ -11,7 +11,8 @@ class StagePlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     ``parameter_bytes`` counts parameters, ``state_bytes`` parameters, gradients, optimizer state and
     buffers together, ``activation_bytes`` what one in-flight micro-batch holds and ``working_bytes`` how far
-    above that the one in hand climbs. Once per step come ``tied_ns``, to sum the gradients of parameters
+    above that the one in hand climbs. ``input_grad_ns`` and ``weight_grad_ns`` are the backward's two parts,
+    None where they were not measured. Once per step come ``tied_ns``, to sum the gradients of parameters
     that other ranks hold too, and ``optimizer_ns``.
     """
 
@@ -22,6 +23,8 @@ class StagePlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     recompute: tuple[str, ...] = ()
     forward_ns: int
     backward_ns: int
+    input_grad_ns: int | None = None
+    weight_grad_ns: int | None = None
     optimizer_ns: int = 0
     tied_ns: int = 0
     send_bytes: int = 0
@@ -91,6 +94,7 @@ class Plan(Document, frozen=True, kw_only=True, forbid_unknown_fields=True, tag=
     ``batch_size`` is the mini-batch of one replica in samples; ``micro_batches`` of them have
     ``micro_batch_size`` samples each (the last ones fewer if it does not divide). ``step_ns`` is a whole
     training step: all micro-batches, tied gradients, optimizer; ``bubble_ratio`` the idle share of it.
+    ``actions`` are the lines, one per rank, of a schedule that no name and sizes say, such as a fitted one.
     """
 
     model: str
@@ -104,6 +108,7 @@ class Plan(Document, frozen=True, kw_only=True, forbid_unknown_fields=True, tag=
     virtual_stages: int = 1
     schedule: str
     depth: int = 0
+    actions: tuple[str, ...] = ()
     stages: tuple[StagePlan, ...]
     ranks: tuple[RankPlan, ...]
     edges: tuple[EdgePlan, ...] = ()

@@ -6,15 +6,17 @@ from dataclasses import dataclass
 import torch
 from torch import fx, nn
 
+from autopipe.costs.stages import EdgeCost, StageCost
 from autopipe.documents.graph import Graph
 from autopipe.errors import InputError
 from autopipe.executor.microbatch import Inputs
 from autopipe.executor.runtime import Runtime
 from autopipe.executor.tied import Tie, TiedGradients, find_ties
-from autopipe.schedules.action import Schedule
+from autopipe.schedules.action import Schedule, from_lines, peak_in_flight
 from autopipe.schedules.edges import stage_edges
 from autopipe.schedules.forward_only import forward_only
 from autopipe.schedules.named import make
+from autopipe.simulator.fit import fit
 from autopipe.stages.boundary import routes
 from autopipe.stages.loss import LossFunction
 from autopipe.stages.split import retarget, split
@@ -25,7 +27,11 @@ TIE_TAGS = 1 << 28
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """Which layers form which stage on which rank, and the schedule that they run."""
+    """Which layers form which stage on which rank, and the schedule that they run.
+
+    ``actions``, one line per rank, spell out a schedule that no name says, for ``micro_batches``; for another
+    number one is fitted to ``stage_costs`` and ``edge_costs`` that holds no more in flight.
+    """
 
     bounds: tuple[int, ...]
     stage_ranks: tuple[int, ...]
@@ -33,6 +39,9 @@ class Layout:
     micro_batches: int
     virtual_stages: int = 1
     depth: int = 0
+    actions: tuple[str, ...] = ()
+    stage_costs: tuple[StageCost, ...] = ()
+    edge_costs: tuple[EdgeCost, ...] = ()
 
     @property
     def ranks(self) -> int:
@@ -47,13 +56,16 @@ class Layout:
         InputError
             If the schedule puts stages on other ranks than this layout.
         """
-        schedule = make(
-            self.schedule,
-            stages=self.ranks,
-            micro_batches=micro_batches,
-            virtual=self.virtual_stages,
-            depth=self.depth,
-        )
+        if self.actions:
+            schedule = self._spelt_out(micro_batches)
+        else:
+            schedule = make(
+                self.schedule,
+                stages=self.ranks,
+                micro_batches=micro_batches,
+                virtual=self.virtual_stages,
+                depth=self.depth,
+            )
         if schedule.stage_ranks != self.stage_ranks:
             raise InputError(
                 f"schedule {self.schedule} puts its stages on ranks {schedule.stage_ranks}, and the plan on "
@@ -64,6 +76,18 @@ class Layout:
     def evaluation(self, micro_batches: int) -> Schedule:
         """Return the schedule of a forward-only step."""
         return forward_only(self.stage_ranks, micro_batches)
+
+    def _spelt_out(self, micro_batches: int) -> Schedule:
+        schedule = from_lines(self.actions, name=self.schedule)
+        if micro_batches == schedule.micro_batches:
+            return schedule
+        if not self.stage_costs:
+            raise InputError(
+                f"the schedule is spelt out for {schedule.micro_batches} micro-batches and the batch makes "
+                f"{micro_batches}: pass batches of the planned size, or a plan that has the times of its stages."
+            )
+        limits = tuple(max(peak_in_flight(row), self.stage_ranks.count(r)) for r, row in enumerate(schedule.actions))
+        return fit(self.stage_costs, self.edge_costs, self.stage_ranks, micro_batches, limits=limits)
 
 
 @dataclass(frozen=True, kw_only=True)

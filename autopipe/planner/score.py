@@ -3,15 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from autopipe.costs.planned import planned_edges, planned_stages
 from autopipe.costs.stages import EdgeCost, StageCost, edge_costs, stage_costs
 from autopipe.documents.plan import Alternative, Certificate, EdgePlan, Plan, RankPlan, StagePlan
 from autopipe.documents.timeline import Timeline
-from autopipe.errors import DocumentError
-from autopipe.hardware.cluster import Link
 from autopipe.planner.problem import Problem
-from autopipe.schedules.action import Schedule
-from autopipe.schedules.comms import Edge
 from autopipe.schedules.named import make
+from autopipe.schedules.planned import planned_schedule
 from autopipe.simulator.events import Run, run, simulate
 from autopipe.simulator.metrics import bubble_ratio
 
@@ -102,45 +100,7 @@ def simulate_plan(plan: Plan) -> Timeline:
     DocumentError
         If an edge of the plan leads backward or to a stage that is not there.
     """
-    for index, edge in enumerate(plan.edges):
-        if not 0 <= edge.source < edge.target < len(plan.stages):
-            raise DocumentError(
-                f"edges[{index}] of the plan leads from stage {edge.source} to {edge.target}, and there are "
-                f"{len(plan.stages)} stages: values only travel forward. Plan again."
-            )
-    stages = tuple(
-        StageCost(
-            forward_ns=stage.forward_ns,
-            backward_ns=stage.backward_ns,
-            optimizer_ns=stage.optimizer_ns,
-            tied_ns=stage.tied_ns,
-            parameter_bytes=stage.parameter_bytes,
-            state_bytes=stage.state_bytes,
-            saved_bytes=stage.activation_bytes,
-            working_bytes=stage.working_bytes,
-        )
-        for stage in plan.stages
-    )
-    edges = tuple(
-        EdgeCost(
-            edge=Edge(edge.source, edge.target, edge.gradient),
-            forward_bytes=edge.forward_bytes,
-            backward_bytes=edge.backward_bytes,
-            link=Link(latency_ns=edge.latency_ns, bytes_per_s=edge.bytes_per_s),
-        )
-        for edge in plan.edges
-    )
-    return simulate(_schedule_of(plan), stages, edges)
-
-
-def _schedule_of(plan: Plan) -> Schedule:
-    return make(
-        plan.schedule,
-        stages=plan.pipeline_size,
-        micro_batches=plan.micro_batches,
-        virtual=plan.virtual_stages,
-        depth=plan.depth,
-    )
+    return simulate(planned_schedule(plan), planned_stages(plan), planned_edges(plan))
 
 
 def _stage_plan(candidate: Candidate, stage: int) -> StagePlan:
@@ -154,6 +114,8 @@ def _stage_plan(candidate: Candidate, stage: int) -> StagePlan:
         layers=tuple(layer.name for layer in layers),
         forward_ns=cost.forward_ns,
         backward_ns=cost.backward_ns,
+        input_grad_ns=cost.input_grad_ns,
+        weight_grad_ns=cost.weight_grad_ns,
         optimizer_ns=cost.optimizer_ns,
         tied_ns=cost.tied_ns,
         send_bytes=sum(edge.forward_bytes for edge in candidate.edges if edge.edge.source == stage),

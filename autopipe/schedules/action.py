@@ -76,9 +76,14 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         """When each action begins if links are free; worked out once."""
         return Pace(self)
 
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """One line per rank, actions separated by spaces: what a plan carries of a fitted schedule."""
+        return tuple(" ".join(str(action) for action in actions) for actions in self.actions)
+
     def to_text(self) -> str:
-        """Return one line per rank, actions separated by spaces."""
-        return "\n".join(" ".join(str(action) for action in actions) for actions in self.actions) + "\n"
+        """Return `lines` as one text."""
+        return "\n".join(self.lines) + "\n"
 
 
 def parse_schedule(text: str, *, name: str = "custom") -> Schedule:
@@ -89,7 +94,18 @@ def parse_schedule(text: str, *, name: str = "custom") -> Schedule:
     ScheduleError
         If a word is no action, or a stage appears on no rank or on two.
     """
-    return from_rows([[Action.parse(word) for word in line.split()] for line in text.strip().splitlines()], name=name)
+    return from_lines(text.strip().splitlines(), name=name)
+
+
+def from_lines(lines: Sequence[str], *, name: str) -> Schedule:
+    """Return the schedule that `Schedule.lines` wrote.
+
+    Raises
+    ------
+    ScheduleError
+        If a word is no action, or a stage appears on no rank or on two.
+    """
+    return from_rows([[Action.parse(word) for word in line.split()] for line in lines], name=name)
 
 
 def from_rows(rows: Sequence[Sequence[Action]], *, name: str) -> Schedule:

@@ -12,6 +12,15 @@ from autopipe.schedules.zero_bubble import zb_h1, zb_h2
 
 NAMES = ("gpipe", "1f1b", "interleaved", "bfs", "zb-h1", "zb-h2", "zb-v", "forward")
 VIRTUAL = ("interleaved", "bfs", "zb-v")
+SPLIT = ("zb-h1", "zb-h2", "zb-v")
+FITTED = "fitted"
+
+
+def placement(name: str, *, ranks: int, virtual: int = 1) -> tuple[int, ...]:
+    """Return the rank of each stage under the schedule called ``name``: a V for zb-v, else stage s on rank s mod p."""
+    if name == "zb-v":
+        return (*range(ranks), *reversed(range(ranks)))
+    return tuple(stage % ranks for stage in range(ranks * virtual))
 
 
 def make(name: str, *, stages: int, micro_batches: int, virtual: int | None = None, depth: int = 0) -> Schedule:

@@ -22,13 +22,15 @@ def fit(
     stage_ranks: Sequence[int],
     micro_batches: int,
     *,
-    limits: Sequence[int],
+    limits: Sequence[int] | None = None,
+    memory_bytes: Sequence[int | None] | None = None,
 ) -> Schedule:
-    """Return the schedule with the shortest simulated step among those that keep within ``limits``.
+    """Return the schedule with the shortest simulated step among those that keep within limits and memory.
 
     Candidates are all named schedules with this placement, and what the list scheduler makes of the costs with
     every degree of running ahead. Of those that are at least as fast as the best named one, that wins whose step
-    is shortest on the mean over times perturbed by up to 10 %, so that a plan does not hang on a nanosecond.
+    is shortest on the mean over times perturbed by up to 10 %, so that a plan does not hang on a nanosecond; of
+    equally short ones, that which holds least.
 
     Parameters
     ----------
@@ -36,35 +38,47 @@ def fit(
         As for `simulator.events.run`; schedules that split the backward are tried if every stage has both parts.
     stage_ranks : sequence of int
         The rank of each stage.
-    limits : sequence of int
+    limits : sequence of int, optional
         By rank: the most stage-micro-batches held at once.
+    memory_bytes : sequence of int or None, optional
+        By rank: the most bytes held at once, None where nothing is known.
 
     Raises
     ------
     InfeasibleError
-        If no schedule keeps within the limits.
+        If no schedule keeps within limits and memory.
 
     Notes
     -----
     Deterministic. Every candidate is simulated once, and those still in question `SAMPLES` times more.
     """
     splits = all(cost.input_grad_ns is not None and cost.weight_grad_ns is not None for cost in stages)
-    templates = [s for s in _templates(tuple(stage_ranks), micro_batches, splits=splits) if _keeps(s, limits)]
-    candidates = templates + list(_fitted(stages, edges, stage_ranks, micro_batches, limits, splits=splits))
-    if not candidates:
+    ranks = max(stage_ranks) + 1
+    held = tuple(limits) if limits is not None else (micro_batches * len(stages),) * ranks
+    memory = tuple(memory_bytes) if memory_bytes is not None else (None,) * ranks
+    fitting = tuple(min(limit, _fitting(stages, stage_ranks, rank, memory[rank])) for rank, limit in enumerate(held))
+    templates = [s for s in _templates(tuple(stage_ranks), micro_batches, splits=splits) if _keeps(s, held)]
+    searched = list(_fitted(stages, edges, stage_ranks, micro_batches, fitting, splits=splits))
+    named = _timed(templates, stages, edges, memory)
+    timed = named + _timed(searched, stages, edges, memory)
+    if not timed:
         raise InfeasibleError(
-            f"no schedule of {len(stages)} stages holds at most {tuple(limits)} stage-micro-batches: one for each of a "
-            "rank's stages is the least. Allow more memory, or smaller micro-batches."
+            f"no schedule of {len(stages)} stages holds at most {held} stage-micro-batches in {memory} bytes: one for "
+            "each of a rank's stages is the least. Allow more memory, or smaller micro-batches."
         )
-    steps = [_step(candidate, stages, edges) for candidate in candidates]
-    bar = min(steps[: len(templates)], default=min(steps))
-    rivals = [candidate for candidate, step in zip(candidates, steps, strict=True) if step <= bar]
+    bar = min((step for step, _ in named), default=min(step for step, _ in timed))
+    rivals = [candidate for step, candidate in timed if step <= bar]
     if len(rivals) == 1:
         return rivals[0]
     noisy = [
         [_perturbed(cost, random.Random(f"{sample} {s}")) for s, cost in enumerate(stages)] for sample in range(SAMPLES)
     ]
-    return min(rivals, key=lambda rival: sum(_step(rival, costs, edges) for costs in (stages, *noisy)))
+
+    def preference(rival: Schedule) -> tuple[int, int]:
+        held = sum(peak_in_flight(row) for row in rival.actions)
+        return sum(_step(rival, costs, edges) for costs in (stages, *noisy)), held
+
+    return min(rivals, key=preference)
 
 
 def _templates(stage_ranks: tuple[int, ...], micro_batches: int, *, splits: bool) -> Iterator[Schedule]:
@@ -115,6 +129,31 @@ def _fitted(
                     )
                 except InputError:
                     continue  # this degree of running ahead gets stuck within the limits
+
+
+def _fitting(stages: Sequence[StageCost], stage_ranks: Sequence[int], rank: int, memory_bytes: int | None) -> int:
+    """Return about how many stage-micro-batches a rank's memory holds, at least one for each of its stages."""
+    own = [stage for stage, home in zip(stages, stage_ranks, strict=True) if home == rank]
+    saved = sum(stage.saved_bytes for stage in own)
+    if memory_bytes is None or not saved:
+        return 1 << 30
+    free = memory_bytes - sum(stage.state_bytes for stage in own) - max(stage.working_bytes for stage in own)
+    return max(len(own), free * len(own) // saved)
+
+
+def _timed(
+    candidates: Sequence[Schedule],
+    stages: Sequence[StageCost],
+    edges: Sequence[EdgeCost],
+    memory: Sequence[int | None],
+) -> list[tuple[int, Schedule]]:
+    """Return the step of every candidate that fits in memory."""
+    found = []
+    for candidate in candidates:
+        result = run(candidate, stages, edges, with_spans=False)
+        if all(limit is None or peak <= limit for peak, limit in zip(result.peak_bytes, memory, strict=True)):
+            found.append((result.makespan_ns, candidate))
+    return found
 
 
 def _keeps(schedule: Schedule, limits: Sequence[int]) -> bool:

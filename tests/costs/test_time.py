@@ -47,3 +47,19 @@ def test_every_interval_is_the_sum_of_its_parts(found):
             assert times.output_bytes[begin, end] == sum(v.bytes[0] for v in leaving)
             assert times.input_gradient_bytes[begin, end] == sum(v.bytes[0] for v in entering if v.requires_grad)
             assert times.output_gradient_bytes[begin, end] == sum(v.bytes[0] for v in leaving if v.requires_grad)
+
+
+def test_a_backward_is_two_parts_where_a_gradient_is_sent_and_one_where_none_is():
+    layers = [layer(n, [cost(10, 20, input_grad_ns=i, weight_grad_ns=w)]) for n, i, w in (("a", 8, 13), ("b", 9, 12))]
+    times = interval_times(at_size(profile(layers, loss=[cost(1, 2)]), 1))
+    assert times.input_grad_ns is not None
+    assert times.weight_grad_ns is not None
+    assert (times.input_grad_ns[1, 2], times.weight_grad_ns[1, 2]) == (9 + 2, 12)
+    assert (times.input_grad_ns[0, 2], times.weight_grad_ns[0, 2]) == (0, 42)
+
+
+def test_parts_of_which_one_was_not_measured_are_not_known():
+    layers = [layer("a", [cost(input_grad_ns=8, weight_grad_ns=13)]), layer("b", [cost()])]
+    times = interval_times(at_size(profile(layers), 1))
+    assert times.input_grad_ns is None
+    assert times.weight_grad_ns is None
