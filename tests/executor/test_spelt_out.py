@@ -13,7 +13,7 @@ from autopipe.recorder import record
 from autopipe.schedules.comms import chain
 from autopipe.simulator.fit import fit
 from tests.models import JOBS
-from tests.reference import differences, even_bounds, plain_step
+from tests.reference import differences, even_bounds, exempt, plain_step
 
 STAGES = tuple(
     StageCost(forward_ns=f, backward_ns=i + w, input_grad_ns=i, weight_grad_ns=w)
@@ -51,7 +51,8 @@ def test_full_and_short_batches_train_like_the_plain_model(ranks):
         done = [[span.label for span in rank.spans if span.lane == "compute"] for rank in pipe.timeline().ranks]
         assert done == [line.split() for line in plan.training(micro_batches).lines]
     pipe.close()
-    tied = {"tokens.weight"} if ranks[0] != ranks[3] else set()
+    tied = exempt(recording.graph, plan.bounds, ranks)
+    assert tied == {"tokens.weight"}
     assert differences(model, plain, tied) == []
 
 
