@@ -17,6 +17,7 @@ def planned_stages(plan: Plan) -> tuple[StageCost, ...]:
             weight_grad_ns=stage.weight_grad_ns,
             optimizer_ns=stage.optimizer_ns,
             tied_ns=stage.tied_ns,
+            replica_ns=stage.replica_ns,
             parameter_bytes=stage.parameter_bytes,
             state_bytes=stage.state_bytes,
             saved_bytes=stage.activation_bytes,

@@ -10,7 +10,7 @@ from autopipe.costs.memory import IntervalMemory, interval_memory
 from autopipe.costs.size import SizedProfile
 from autopipe.costs.tables import Table
 from autopipe.costs.time import IntervalTimes, all_reduce_ns, interval_times
-from autopipe.hardware.cluster import Cluster, Link
+from autopipe.hardware.cluster import Link, Ranks
 from autopipe.schedules.comms import Edge
 from autopipe.schedules.edges import stage_edges, stage_of
 
@@ -19,8 +19,9 @@ class StageCost(msgspec.Struct, frozen=True, kw_only=True):
     """One stage: its times for one micro-batch and per step, its memory.
 
     ``working_bytes`` is the peak of the micro-batch in hand above ``saved_bytes``; ``tied_ns`` the time to
-    sum the gradients of parameters that other ranks hold too. ``input_grad_ns`` and ``weight_grad_ns`` are
-    the two parts of the backward, None where they were not measured.
+    sum the gradients of parameters that other ranks hold too, ``replica_ns`` that to sum all over the
+    replicas. ``input_grad_ns`` and ``weight_grad_ns`` are the two parts of the backward, None where they were
+    not measured.
     """
 
     forward_ns: int
@@ -29,6 +30,7 @@ class StageCost(msgspec.Struct, frozen=True, kw_only=True):
     weight_grad_ns: int | None = None
     optimizer_ns: int = 0
     tied_ns: int = 0
+    replica_ns: int = 0
     parameter_bytes: int = 0
     state_bytes: int = 0
     saved_bytes: int = 0
@@ -60,7 +62,7 @@ class Intervals:
 
 
 def stage_costs(
-    intervals: Intervals, cluster: Cluster, bounds: Sequence[int], stage_ranks: Sequence[int]
+    intervals: Intervals, cluster: Ranks, bounds: Sequence[int], stage_ranks: Sequence[int]
 ) -> tuple[StageCost, ...]:
     """Return the cost of every stage of the split at ``bounds`` = (0, b1, ..., L), on the device of its rank."""
     times, memory = intervals.times, intervals.memory
@@ -88,7 +90,7 @@ def stage_costs(
 
 
 def edge_costs(
-    sized: SizedProfile, cluster: Cluster, bounds: Sequence[int], stage_ranks: Sequence[int]
+    sized: SizedProfile, cluster: Ranks, bounds: Sequence[int], stage_ranks: Sequence[int]
 ) -> tuple[EdgeCost, ...]:
     """Return every edge between the stages of a split, ascending, with what it carries for one micro-batch."""
     values = sized.profile.values
@@ -113,7 +115,7 @@ def edge_costs(
 
 
 def tied_times(
-    sized: SizedProfile, cluster: Cluster, bounds: Sequence[int], stage_ranks: Sequence[int]
+    sized: SizedProfile, cluster: Ranks, bounds: Sequence[int], stage_ranks: Sequence[int]
 ) -> tuple[int, ...]:
     """Return, per stage, the time to sum the gradients of the parameters it shares with stages of other ranks."""
     owner = stage_of(bounds)

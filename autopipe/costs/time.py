@@ -23,7 +23,7 @@ class IntervalTimes:
     input_grad_ns, weight_grad_ns : Table or None
         The backward's two parts; None if a layer's were not measured. An interval that sends no gradient
         back has no first part: the executor then defers its whole backward.
-    optimizer_ns : Table
+    optimizer_ns, gradient_bytes : Table
         Once per step; a parameter that several layers of the interval share is updated once.
     input_bytes, output_bytes : Table
         Values that enter from earlier layers and that later layers read, each once.
@@ -38,6 +38,7 @@ class IntervalTimes:
     input_grad_ns: Table | None
     weight_grad_ns: Table | None
     optimizer_ns: Table
+    gradient_bytes: Table
     input_bytes: Table
     output_bytes: Table
     input_gradient_bytes: Table
@@ -76,6 +77,7 @@ def interval_times(sized: SizedProfile) -> IntervalTimes:
         input_grad_ns=input_grad,
         weight_grad_ns=weight_grad,
         optimizer_ns=np.maximum(optimizer, 0),
+        gradient_bytes=_gradient_bytes(sized),
         input_bytes=entering(every, len(layers)),
         output_bytes=leaving(every, len(layers)),
         input_gradient_bytes=entering(trained, len(layers)),
@@ -83,6 +85,14 @@ def interval_times(sized: SizedProfile) -> IntervalTimes:
         inputs=entering(((value, 1) for value, _ in every), len(layers)),
         input_gradients=input_gradients,
     )
+
+
+def _gradient_bytes(sized: SizedProfile) -> Table:
+    layers = sized.profile.layers
+    held = between(prefix(layer.gradient_bytes for layer in layers))
+    for pair in shared_pairs(sized.profile.shared):
+        held[: pair.first + 1, pair.second + 1 :] -= min(pair.bytes, layers[pair.second].gradient_bytes)
+    return held
 
 
 def _backward_parts(

@@ -13,7 +13,7 @@ class StagePlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     buffers together, ``activation_bytes`` what one in-flight micro-batch holds and ``working_bytes`` how far
     above that the one in hand climbs. ``input_grad_ns`` and ``weight_grad_ns`` are the backward's two parts,
     None where they were not measured. Once per step come ``tied_ns``, to sum the gradients of parameters
-    that other ranks hold too, and ``optimizer_ns``.
+    that other ranks hold too, ``replica_ns``, to sum all gradients over the replicas, and ``optimizer_ns``.
     """
 
     begin: int
@@ -27,6 +27,7 @@ class StagePlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     weight_grad_ns: int | None = None
     optimizer_ns: int = 0
     tied_ns: int = 0
+    replica_ns: int = 0
     send_bytes: int = 0
     parameter_bytes: int
     state_bytes: int
@@ -83,6 +84,9 @@ class Alternative(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     micro_batch_size: int
     micro_batches: int
     schedule: str
+    data_parallel_size: int = 1
+    virtual_stages: int = 1
+    depth: int = 0
     step_ns: int | None
     bounds: tuple[int, ...] = ()
     reason: str = ""
@@ -93,8 +97,10 @@ class Plan(Document, frozen=True, kw_only=True, forbid_unknown_fields=True, tag=
 
     ``batch_size`` is the mini-batch of one replica in samples; ``micro_batches`` of them have
     ``micro_batch_size`` samples each (the last ones fewer if it does not divide). ``step_ns`` is a whole
-    training step: all micro-batches, tied gradients, optimizer; ``bubble_ratio`` the idle share of it.
-    ``actions`` are the lines, one per rank, of a schedule that no name and sizes say, such as a fitted one.
+    training step: all micro-batches, gradients summed over ranks and replicas, optimizer; ``bubble_ratio`` the
+    idle share of it. Entry r * ``data_parallel_size`` + k of ``device_order`` is the device of pipeline rank r's
+    replica k; devices are taken in turn where it is (). ``actions`` are the lines, one per rank, of a schedule
+    that no name and sizes say, such as a fitted one.
     """
 
     model: str
@@ -105,6 +111,7 @@ class Plan(Document, frozen=True, kw_only=True, forbid_unknown_fields=True, tag=
     micro_batches: int
     pipeline_size: int
     data_parallel_size: int = 1
+    device_order: tuple[int, ...] = ()
     virtual_stages: int = 1
     schedule: str
     depth: int = 0

@@ -1,5 +1,7 @@
 """A cluster is the devices that a plan may use, and the links between them."""
 
+from typing import Protocol
+
 import msgspec
 
 from autopipe.documents.files import Document
@@ -28,6 +30,19 @@ class Device(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     memory_bytes: int | None = None
     speed: float = 1.0
     node: int = 0
+
+
+class Ranks(Protocol):
+    """What every rank of a pipeline computes on, and the way between two ranks."""
+
+    @property
+    def devices(self) -> tuple[Device, ...]:
+        """By rank."""
+        ...
+
+    def link(self, source: int, target: int) -> Link:
+        """Return the link between two ranks."""
+        ...
 
 
 class Cluster(Document, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="autopipe.cluster"):

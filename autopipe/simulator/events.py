@@ -60,7 +60,8 @@ def run(schedule: Schedule, stages: Sequence[StageCost], edges: Sequence[EdgeCos
     A rank computes one action at a time, in order. A transfer begins when its send has started, its receive
     is posted and the link between the two ranks has taken the transfer before; it occupies the link for
     bytes / bandwidth, and arrives after the latency on top. Ranks compute while messages travel. When the
-    last action is over, tied gradients are summed and every rank updates its parameters.
+    last action is over, gradients are summed (tied ones over ranks, all over replicas) and every rank updates its
+    parameters.
 
     Parameters
     ----------
@@ -206,9 +207,11 @@ class _Simulation:
         rank = self._ranks[number]
         own = [stage for stage, home in zip(self._stages, self._schedule.stage_ranks, strict=True) if home == number]
         tied = max((stage.tied_ns for stage in own), default=0)
+        replicas = sum(stage.replica_ns for stage in own)
         optimizer = sum(stage.optimizer_ns for stage in own) if rank.meter.trains else 0
         tail = (
             (Lane.SEND, "tied gradients", tied if rank.meter.trains else 0),
+            (Lane.SEND, "gradients of replicas", replicas if rank.meter.trains else 0),
             (Lane.OPTIMIZER, "optimizer", optimizer),
         )
         end = makespan

@@ -211,3 +211,12 @@ def test_a_slower_link_never_makes_1f1b_faster(stages, m):
     schedule = make("1f1b", stages=p, micro_batches=m)
     steps = [run(schedule, stages, linked(p, latency), with_spans=False).step_ns for latency in (0, 1, 9, 40)]
     assert steps == sorted(steps)
+
+
+def test_gradients_are_summed_over_replicas_before_the_optimizer():
+    stages = [StageCost(forward_ns=10, backward_ns=20, replica_ns=7, optimizer_ns=5)] * 2
+    alone = [StageCost(forward_ns=10, backward_ns=20, optimizer_ns=5)] * 2
+    schedule, edges = make("1f1b", stages=2, micro_batches=3), [EdgeCost(edge=edge) for edge in chain(2)]
+    assert run(schedule, stages, edges).step_ns == run(schedule, alone, edges).step_ns + 7
+    spans = [span.label for span in run(schedule, stages, edges).spans[0]]
+    assert spans[-2:] == ["gradients of replicas", "optimizer"]
