@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from autopipe.api import Pipeline, capture, partition, pipeline, profile, split
+    from autopipe.api import Pipeline, capture, draw_seed, partition, pipeline, profile, split
     from autopipe.documents.graph import Graph
     from autopipe.documents.plan import Plan
     from autopipe.documents.profile import Profile
@@ -44,6 +44,7 @@ __all__ = [
     "StepError",
     "Timeline",
     "capture",
+    "draw_seed",
     "partition",
     "pipeline",
     "profile",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,15 +19,16 @@ if TYPE_CHECKING:
     from torch import nn
 
     from autopipe.executor.pipeline import Pipeline
+    from autopipe.executor.seeds import draw_seed as draw_seed
     from autopipe.stages.loss import LossFunction
+
+_HOMES = {"Pipeline": "autopipe.executor.pipeline", "draw_seed": "autopipe.executor.seeds"}
 
 
 def __getattr__(name: str) -> Any:
-    # Pipeline needs torch, and importing this module must not.
-    if name == "Pipeline":
-        from autopipe.executor.pipeline import Pipeline
-
-        return Pipeline
+    # These need torch, and importing this module must not.
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
@@ -198,6 +200,7 @@ def pipeline(
     budget_s: float = 30.0,
     devices: Sequence[str | torch.device] | None = None,
     ranks: int | None = None,
+    seed: int | None = None,
 ) -> Pipeline:
     """Return ``model`` as a `Pipeline` that is ready to train.
 
@@ -220,6 +223,10 @@ def pipeline(
         The mini-batch, in samples; by default the example's.
     devices, ranks : optional
         Without torchrun: the devices of the thread-ranks, or how many thread-ranks on the CPU.
+    seed : int, optional
+        What dropout and other random operations draw from, with step, micro-batch and node (`draw_seed`); by
+        default the first rank's ``torch.initial_seed()``. A plain loop that seeds the same way, or a pipeline
+        of one stage, draws the same.
 
     Raises
     ------
@@ -263,7 +270,16 @@ def pipeline(
     )
     if devices is None and ranks is None:
         ranks = layout.ranks
-    return Pipeline(rebuild(model, graph), graph, layout, loss_fn=loss_fn, plan=document, devices=devices, ranks=ranks)
+    return Pipeline(
+        rebuild(model, graph),
+        graph,
+        layout,
+        loss_fn=loss_fn,
+        plan=document,
+        devices=devices,
+        ranks=ranks,
+        seed=seed,
+    )
 
 
 def arguments(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -55,7 +55,7 @@ class Layer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     ``name`` is the module path a person recognises; ``kind`` a class or function name; ``parameters`` and
     ``buffers`` the original (first) names of what it reads; ``group`` is equal for layers that are
-    identical but for their weights.
+    identical but for their weights; ``draws`` names the nodes that draw random numbers in training.
     """
 
     name: str
@@ -64,6 +64,7 @@ class Layer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     parameters: tuple[str, ...] = ()
     buffers: tuple[str, ...] = ()
     group: int = 0
+    draws: tuple[str, ...] = ()
 
 
 class ForbiddenCut(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -1,7 +1,9 @@
 """Runtimes are built from a recorded model and the stages that a plan chose."""
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import fx, nn
@@ -11,6 +13,7 @@ from autopipe.documents.graph import Graph
 from autopipe.errors import InputError
 from autopipe.executor.microbatch import Inputs
 from autopipe.executor.runtime import Runtime
+from autopipe.executor.seeds import Seeds, seed_draws
 from autopipe.executor.tied import Tie, TiedGradients, find_ties
 from autopipe.schedules.action import Schedule, from_lines, peak_in_flight
 from autopipe.schedules.edges import stage_edges
@@ -110,9 +113,20 @@ def rank_pairs(graph: Graph, layout: Layout) -> set[tuple[int, int]]:
 
 
 def build_rank(
-    module: fx.GraphModule, graph: Graph, layout: Layout, endpoint: Endpoint, *, loss_fn: LossFunction | None
+    module: fx.GraphModule,
+    graph: Graph,
+    layout: Layout,
+    endpoint: Endpoint,
+    *,
+    loss_fn: LossFunction | None,
+    draw_lock: contextlib.AbstractContextManager[Any],
 ) -> Rank:
     """Return what the endpoint's rank runs of ``module`` under ``layout``.
+
+    Parameters
+    ----------
+    draw_lock : context manager
+        Held while a random operation draws: a lock where several ranks share a generator.
 
     Raises
     ------
@@ -134,7 +148,10 @@ def build_rank(
     ]
     stages = split(module, graph, layout.bounds, twins=twins)
     mine = [stage for stage, rank in zip(stages, layout.stage_ranks, strict=True) if rank == endpoint.rank]
+    seeds = Seeds(endpoint.device, draw_lock)
     for stage in mine:
+        drawing = {name for layer in graph.layers[stage.begin : stage.end] for name in layer.draws}
+        seed_draws(stage.module, drawing, seeds)
         if endpoint.device.type != "cpu":
             retarget(stage.module, endpoint.device)
     runtime = Runtime(
@@ -147,6 +164,7 @@ def build_rank(
         micro_batches=layout.micro_batches,
         endpoint=endpoint,
         loss_fn=loss_fn,
+        seeds=seeds,
         inputs=Inputs(graph.arguments, graph.whole_inputs),
     )
     shared = {tie.name: stand_ins.get(tie.name, originals[tie.name]) for tie in ties if endpoint.rank in tie.ranks}

@@ -1,5 +1,7 @@
 """A `Pipeline` trains a model in stages: the same lines on every rank, the same numbers as the plain model."""
 
+import contextlib
+import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ from autopipe.executor.build import Layout, Rank, build_rank, copy_stand_ins, ra
 from autopipe.executor.launch import ThreadRanks, join_group, local_devices, under_torchrun
 from autopipe.executor.norms import parameter_norms
 from autopipe.executor.precision import autocast_state
+from autopipe.executor.seeds import draw_seed, kept_generators
 from autopipe.executor.state import gather_state, load_full, stage_state
 from autopipe.stages.loss import LossFunction
 from autopipe.transport.distributed import DistributedEndpoint
@@ -35,6 +38,12 @@ class Pipeline:
     is_first, is_last : bool
         Whether this process reads inputs, and targets.
     plan : Plan or None
+    seed : int
+        From it, the step, the micro-batch and the node come the seeds of all that draws random numbers
+        (`autopipe.draw_seed`): masks do not depend on stages or schedule, and a step leaves the random state
+        outside as it was.
+    steps : int
+        How many training steps have been taken: the number of the next one.
     """
 
     def __init__(
@@ -47,8 +56,11 @@ class Pipeline:
         plan: Plan | None = None,
         devices: Sequence[str | torch.device] | None = None,
         ranks: int | None = None,
+        seed: int | None = None,
     ) -> None:
         self.plan = plan
+        self.seed = torch.initial_seed() if seed is None else seed
+        self.steps = 0
         self.layout = layout
         self._graph = graph
         self._threads: ThreadRanks | None = None
@@ -56,13 +68,18 @@ class Pipeline:
             device = join_group()
             endpoint = DistributedEndpoint(device, rank_pairs(graph, layout))
             self.rank = endpoint.rank
-            _agree_on(layout, graph, endpoint)
-            self._ranks: tuple[Rank, ...] = (build_rank(module, graph, layout, endpoint, loss_fn=loss_fn),)
+            self.seed = _agree_on(layout, graph, self.seed, endpoint)
+            alone = contextlib.nullcontext()
+            self._ranks: tuple[Rank, ...] = (
+                build_rank(module, graph, layout, endpoint, loss_fn=loss_fn, draw_lock=alone),
+            )
         else:
             self.rank = 0
             self._threads = ThreadRanks(local_devices(devices, ranks))
+            lock = threading.RLock()
             self._ranks = tuple(
-                build_rank(module, graph, layout, endpoint, loss_fn=loss_fn) for endpoint in self._threads.endpoints
+                build_rank(module, graph, layout, endpoint, loss_fn=loss_fn, draw_lock=lock)
+                for endpoint in self._threads.endpoints
             )
         held = [self.rank] if self._threads is None else list(range(layout.ranks))
         self.is_first = layout.stage_ranks[0] in held
@@ -230,8 +247,14 @@ class Pipeline:
             rank.tied.finish()
             return loss
 
-        contexts = [autocast_state(rank.runtime.endpoint.device) for rank in self._ranks]
-        return self._each(run)[0]
+        devices = [rank.runtime.endpoint.device for rank in self._ranks]
+        contexts = [autocast_state(device) for device in devices]
+        for rank in self._ranks:
+            rank.runtime.seeds.seed, rank.runtime.seeds.step = self.seed, self.steps
+        with kept_generators(devices, draw_seed(self.seed, self.steps, 0, "step")):
+            loss = self._each(run)[0]
+        self.steps += training
+        return loss
 
     def _check_names(self, by_position: int) -> None:
         """Refuse a step whose own ``target`` or ``scale`` could be meant for the model."""
@@ -253,17 +276,18 @@ class Pipeline:
         return {name: p for name, p in rank.parameters.items() if owners.get(name, mine) == mine}
 
 
-def _agree_on(layout: Layout, graph: Graph, endpoint: DistributedEndpoint) -> None:
-    """Refuse to start when ranks hold different plans or models."""
-    mine = {"layout": fingerprint(_plain(layout)), "model": graph.fingerprint}
+def _agree_on(layout: Layout, graph: Graph, seed: int, endpoint: DistributedEndpoint) -> int:
+    """Return the first rank's seed; refuse to start when ranks hold different plans or models."""
+    mine = {"layout": fingerprint(_plain(layout)), "model": graph.fingerprint, "seed": seed}
     notes = [msgspec.json.decode(note) for note in endpoint.gather_notes(msgspec.json.encode(mine))]
-    for what in mine:
+    for what in ("layout", "model"):
         for rank, note in enumerate(notes):
             if note[what] != notes[0][what]:
                 raise MismatchError(
                     f"rank {rank} starts with another {what} than rank 0 ({note[what]} against {notes[0][what]}): "
                     "messages would not fit. Give every rank the same plan file, model and versions."
                 )
+    return int(notes[0]["seed"])
 
 
 def _plain(layout: Layout) -> dict[str, Any]:

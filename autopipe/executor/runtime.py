@@ -17,6 +17,7 @@ from autopipe.executor.mail import HEADER_TAG, Mail
 from autopipe.executor.microbatch import Inputs, batch_of, cut, micro_batch_sizes, signature, to_device
 from autopipe.executor.program import Program, ScheduleMaker, make_program
 from autopipe.executor.record import Record
+from autopipe.executor.seeds import Seeds
 from autopipe.executor.split_backward import Deferred, input_gradients
 from autopipe.schedules.action import Action, Op
 from autopipe.schedules.comms import Edge, Kind, Message, Step, edges_by_stage, reads, writes
@@ -68,6 +69,8 @@ class Runtime:
         The micro-batches of a full mini-batch.
     inputs : Inputs, optional
         How the first stage's arguments are cut; by default every tensor of the batch's leading size is.
+    seeds : Seeds
+        From what the stages' random operations draw.
     """
 
     def __init__(
@@ -82,6 +85,7 @@ class Runtime:
         micro_batches: int,
         endpoint: Endpoint,
         loss_fn: LossFunction | None,
+        seeds: Seeds,
         inputs: Inputs | None = None,
     ) -> None:
         self.endpoint = endpoint
@@ -94,6 +98,7 @@ class Runtime:
         self._makers = {True: schedule, False: forward_schedule}
         self._micro_batches = micro_batches
         self._loss_fn = loss_fn
+        self.seeds = seeds
         self._reads = inputs if inputs is not None else Inputs((), ())
         self._programs: dict[tuple[bool, int], Program] = {}
         self._signature_numbers: dict[Any, int] = {}
@@ -255,6 +260,7 @@ class Runtime:
 
     def _act(self, action: Action, received: dict[Message, list[Any] | None]) -> dict[Message, list[Any]]:
         """Compute an action and return what it sends."""
+        self.seeds.micro_batch = action.micro_batch
         if action.op is Op.FORWARD:
             return self._forward(action, received)
         if action.op is Op.WEIGHT_GRAD:
@@ -276,7 +282,7 @@ class Runtime:
                 values = self._admit(flight, stage.index, i, received)
                 output = stage.module(*(values[name] for name in stage.inputs))
             if stage.is_last:
-                loss = resolve_loss(self._loss_fn, output, self._targets[i])
+                loss = self.seeds.call_perhaps("loss", resolve_loss, self._loss_fn, output, self._targets[i])
                 self._losses[i] = loss.detach() * self._shares[i]
                 flight.loss = loss * self._shares[i]
                 output = ()

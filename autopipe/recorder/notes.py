@@ -15,8 +15,9 @@ class Note:
 
     ``owner`` is the path of the innermost open module; ``is_value`` tells whether the node makes a tensor or
     a plain value (what may cross a cut), ``storage`` identifies the memory of a tensor, ``writes`` the
-    memories that the node changed in place, ``is_tainted`` a tensor whose shape depends on values, and
-    ``is_constant`` one that depends on neither inputs nor parameters nor chance.
+    memories that the node changed in place, ``is_tainted`` a tensor whose shape depends on values,
+    ``is_constant`` one that depends on neither inputs nor parameters nor chance, and ``draws`` tells whether the
+    node drew random numbers.
     """
 
     owner: str
@@ -29,6 +30,7 @@ class Note:
     writes: frozenset[int] = frozenset()
     is_tainted: bool = False
     is_constant: bool = False
+    draws: bool = False
 
 
 def note_of(node: fx.Node) -> Note:

@@ -66,7 +66,8 @@ def overlay(
     merger = _Merger(graph, nodes, variants, trains)
     for node, *twins in zip(nodes, *others, strict=True):
         writes = frozenset().union(*(note_of(twin).writes for twin in twins)) & model_memories
-        node.meta[NOTE] = replace(note_of(node), writes=note_of(node).writes | writes)
+        draws = any(note_of(each).draws for each in (node, *twins))
+        node.meta[NOTE] = replace(note_of(node), writes=note_of(node).writes | writes, draws=draws)
         node.args = merger.merge(node, node.args, [twin.args for twin in twins])
         node.kwargs = merger.merge(node, node.kwargs, [twin.kwargs for twin in twins])
 

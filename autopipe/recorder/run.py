@@ -10,6 +10,7 @@ from torch import Tensor, fx, nn
 from torch.overrides import TorchFunctionMode
 
 from autopipe.recorder import glue
+from autopipe.recorder.chance import Chance
 from autopipe.recorder.example import Example, tensors
 from autopipe.recorder.foreign import autograd_function_name
 from autopipe.recorder.functions import is_random
@@ -26,11 +27,15 @@ from autopipe.recorder.vocabulary import Query, classify
 
 @dataclass(kw_only=True)
 class Frame:
-    """An open module that is running: its path, the last node before it, and why it cannot stay open, if so."""
+    """An open module that is running: its path, the last node before it, and why it cannot stay open, if so.
+
+    ``draws`` counts the calls that had drawn random numbers when it was entered.
+    """
 
     path: str
     mark: fx.Node | None
     regions: int
+    draws: int
     demoted: Refusal | None = None
 
 
@@ -108,7 +113,8 @@ class Recorder(TorchFunctionMode):
         self.reads = Reads(self._emit, self.ledger.argument, lambda: specialises and self._is_at_root())
         self.rebinds = False
         self.attributes = LeafAttributes(model)
-        self.values = Substitution(model)
+        self.chance = Chance()
+        self.values = Substitution(model, self.chance)
         self.regions: list[tuple[str, fx.Node, Any]] = []
         self.muted = True
         self.grad_enabled = torch.is_grad_enabled()
@@ -214,7 +220,7 @@ class Recorder(TorchFunctionMode):
 
     def _open(self, module: nn.Module, path: str, args: Any, kwargs: Any) -> Any:
         mark = self.ledger.last()
-        frame = Frame(path=path, mark=mark, regions=len(self.regions))
+        frame = Frame(path=path, mark=mark, regions=len(self.regions), draws=self.chance.draws)
         inputs = versions(tensors((args, kwargs)))
         attributes = attributes_of(module)
         self.frames.append(frame)
@@ -238,6 +244,8 @@ class Recorder(TorchFunctionMode):
         """Replace what was written inside an open module by one call of it."""
         assert frame.demoted is not None
         self.ledger.erase_after(frame.mark)
+        if self.chance.draws > frame.draws:
+            self.chance.note()
         del self.regions[frame.regions :]
         self.grad_enabled = torch.is_grad_enabled()
         if not frame.path:
@@ -373,7 +381,8 @@ class Recorder(TorchFunctionMode):
             result = result.view_as(result)
         if not constant:
             self.ledger.varying |= writes
-        note = replace(node.meta[NOTE], writes=writes, is_tainted=tainted, is_constant=constant)
+        draws = self.chance.has_drawn()
+        note = replace(node.meta[NOTE], writes=writes, is_tainted=tainted, is_constant=constant, draws=draws)
         node.meta[NOTE] = describe(note, result)
         for child, value in self.ledger.learn(result, node):
             self._guard(child, value, f"a result of {node.target}")

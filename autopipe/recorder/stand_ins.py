@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from autopipe.recorder.chance import Chance, TaggedDraws
 from autopipe.recorder.example import map_tensors, tensors
 
 LARGEST_STAND_IN = 2**16
@@ -41,8 +42,9 @@ def real_device(value: Any) -> Any:
 class Substitution:
     """Runs functions and leaves of a model without memory where their weights are, and their results elsewhere."""
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, chance: Chance) -> None:
         self._is_needed = is_weightless(model)
+        self._chance = chance
         self._is_inside = False
 
     def call(self, function: Callable[..., Any], args: Any, kwargs: Mapping[str, Any]) -> Any:
@@ -74,7 +76,7 @@ class Substitution:
                 copies[id(tensor)] = (tensor, copy, copy._version)
             return copies[id(tensor)][1]
 
-        with self._inside():
+        with self._inside(), TaggedDraws(self._chance):
             result = function(*map_tensors(args, remove), **map_tensors(dict(kwargs), remove))
         # What comes back as it was given keeps its identity.
         originals = {id(tensor): tensor for tensor in tensors((args, dict(kwargs))) if tensor.is_meta}

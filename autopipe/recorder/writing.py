@@ -32,6 +32,7 @@ def write_document(graph: fx.Graph, groups: Sequence[Group], model: nn.Module, *
                 parameters=tuple(name for name in used if isinstance(_find(model, name), nn.Parameter)),
                 buffers=tuple(name for name in used if not isinstance(_find(model, name), nn.Parameter)),
                 group=likenesses.index(group.likeness),
+                draws=tuple(node.name for node in group.nodes if note_of(node).draws),
             )
         )
     return Graph(

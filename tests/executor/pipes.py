@@ -21,6 +21,7 @@ def thread_pipe(
     loss_fn: Any = None,
     schedule: str = "1f1b",
     bounds: tuple[int, ...] | None = None,
+    **others: Any,
 ) -> Pipeline:
     """Return ``model`` as a pipeline of ``stages`` thread-ranks, cut evenly unless ``bounds`` say otherwise."""
     recording = record(model, example)
@@ -30,7 +31,7 @@ def thread_pipe(
         schedule=schedule,
         micro_batches=micro_batches,
     )
-    return Pipeline(recording.module, recording.graph, layout, loss_fn=loss_fn, ranks=stages)
+    return Pipeline(recording.module, recording.graph, layout, loss_fn=loss_fn, ranks=stages, **others)
 
 
 def twins(build: Any, seed: int = 0) -> tuple[nn.Module, nn.Module]:
