@@ -132,11 +132,11 @@ def _held(sized: SizedProfile, layers: tuple[ProfiledLayer, ...]) -> tuple[Table
 
 
 def _kept_for_later_layers(sized: SizedProfile) -> Table:
-    """Return the bytes of values made inside each interval that a later layer inside it saves."""
+    """Return the bytes of values made inside each interval that a later layer inside it keeps."""
     rectangles = Rectangles(len(sized.costs))
-    for value, size in zip(sized.profile.values, sized.value_bytes, strict=True):
-        if value.saved_at is not None:
-            rectangles.add((0, value.producer), (value.saved_at + 1, len(sized.costs)), size)
+    for value, size, kept in zip(sized.profile.values, sized.storage_bytes, sized.kept_from, strict=True):
+        if kept is not None and kept > value.producer:
+            rectangles.add((0, value.producer), (kept + 1, len(sized.costs)), size)
     return rectangles.table()
 
 

@@ -57,12 +57,17 @@ def _passing_gradients(sized: SizedProfile) -> Table:
 
 
 def _passing_values(sized: SizedProfile) -> Table:
-    """Return, for begin and layer, the values made between the two for layers behind, where no layer saves them yet."""
+    """Return, for begin and layer, the values made between the two for layers behind, where no layer keeps them yet.
+
+    What the transient of a layer was measured above holds the values that its producer saved. Where that one
+    recomputes they are not there any more, and count while the layer reads them.
+    """
     table = Rectangles(len(sized.costs) - 1)
-    for value, size in zip(sized.profile.values, sized.value_bytes, strict=True):
+    for value, size, kept in zip(sized.profile.values, sized.storage_bytes, sized.kept_from, strict=True):
         if value.consumers:
-            last = value.consumers[-1] if value.saved_at is None else min(value.consumers[-1], value.saved_at)
-            table.add((0, value.producer), (value.producer + 1, last - 1), size)
+            read = value.producer_saves and value.producer in sized.recompute
+            last = value.consumers[-1] if read else value.consumers[-1] - 1
+            table.add((0, value.producer), (value.producer + 1, last if kept is None else min(last, kept - 1)), size)
     return table.table()
 
 

@@ -19,9 +19,13 @@ class SizedProfile(msgspec.Struct, frozen=True, kw_only=True):
     costs : tuple of Cost
         By layer.
     loss : Cost
-    value_bytes, waiting_gradient_bytes : tuple of int
-        Of every crossing value, and of what its gradient keeps alive while other layers run between its
-        readers and its producer; aligned with the profile's values.
+    value_bytes, storage_bytes, waiting_gradient_bytes : tuple of int
+        Of every crossing value, of what it keeps alive where it was made, and of what its gradient keeps alive
+        while other layers run between its readers and its producer; aligned with the profile's values.
+    kept_from : tuple of int or None
+        By value, the first layer that keeps its storage until its own backward, None where none does.
+    recompute : frozenset of int
+        The layers that recompute; costs and ``kept_from`` are what they are then.
     profile : Profile
         Where it was read off, for what does not depend on the size.
     """
@@ -30,8 +34,11 @@ class SizedProfile(msgspec.Struct, frozen=True, kw_only=True):
     costs: tuple[Cost, ...]
     loss: Cost
     value_bytes: tuple[int, ...]
+    storage_bytes: tuple[int, ...]
     waiting_gradient_bytes: tuple[int, ...]
+    kept_from: tuple[int | None, ...]
     profile: Profile
+    recompute: frozenset[int] = frozenset()
 
 
 def at_size(profile: Profile, micro_batch_size: int) -> SizedProfile:
@@ -55,7 +62,9 @@ def at_size(profile: Profile, micro_batch_size: int) -> SizedProfile:
             costs=tuple(layer.costs[index] for layer in profile.layers),
             loss=profile.loss[index],
             value_bytes=tuple(value.bytes[index] for value in profile.values),
+            storage_bytes=tuple(_storage(value)[index] for value in profile.values),
             waiting_gradient_bytes=tuple(_waiting(value)[index] for value in profile.values),
+            kept_from=_kept_from(profile),
             profile=profile,
         )
     if micro_batch_size < sizes[0] or len(sizes) == 1:
@@ -70,7 +79,9 @@ def at_size(profile: Profile, micro_batch_size: int) -> SizedProfile:
         costs=tuple(_cost(line, layer.costs) for layer in profile.layers),
         loss=_cost(line, profile.loss),
         value_bytes=tuple(line.at(value.bytes) for value in profile.values),
+        storage_bytes=tuple(line.at(_storage(value)) for value in profile.values),
         waiting_gradient_bytes=tuple(line.at(_waiting(value)) for value in profile.values),
+        kept_from=_kept_from(profile),
         profile=profile,
     )
 
@@ -110,9 +121,19 @@ def _cost(line: _Line, costs: tuple[Cost, ...]) -> Cost:
         saved_bytes=line.at([cost.saved_bytes for cost in costs]),
         saved_recompute_bytes=line.at_if_known([cost.saved_recompute_bytes for cost in costs]),
         transient_bytes=line.at([cost.transient_bytes for cost in costs]),
+        transient_recompute_bytes=line.at_if_known([cost.transient_recompute_bytes for cost in costs]),
         forward_transient_bytes=line.at([cost.forward_transient_bytes for cost in costs]),
+        forward_transient_recompute_bytes=line.at_if_known([cost.forward_transient_recompute_bytes for cost in costs]),
         source=Source.INTERPOLATED,
     )
+
+
+def _kept_from(profile: Profile) -> tuple[int | None, ...]:
+    return tuple(value.producer if value.producer_saves else value.saved_at for value in profile.values)
+
+
+def _storage(value: ProfiledValue) -> tuple[int, ...]:
+    return value.storage_bytes or value.bytes
 
 
 def _waiting(value: ProfiledValue) -> tuple[int, ...]:

@@ -54,10 +54,12 @@ def _values(profile: Profile) -> Iterator[str]:
             yield f"{path}.saved_at is {value.saved_at}, not a layer after its producer {value.producer}"
         if len(value.bytes) != len(profile.micro_batches):
             yield f"{path}.bytes has {len(value.bytes)} entries for {len(profile.micro_batches)} micro-batch sizes"
-        if len(value.gradient_bytes) not in (0, len(profile.micro_batches)):
-            yield f"{path}.gradient_bytes has {len(value.gradient_bytes)} entries, not one per micro-batch size or none"
-        for name in ("bytes", "gradient_bytes"):
-            for size in getattr(value, name):
+        yield from _layer_numbers(value.readers, value.producer + 1, last, f"{path}.readers")
+        for name in ("bytes", "gradient_bytes", "storage_bytes"):
+            figures = getattr(value, name)
+            if name != "bytes" and len(figures) not in (0, len(profile.micro_batches)):
+                yield f"{path}.{name} has {len(figures)} entries, not one per micro-batch size or none"
+            for size in figures:
                 yield from _figure(size, f"{path}.{name}")
 
 

@@ -30,9 +30,14 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     ``backward_ns`` is the full backward; ``input_grad_ns`` and ``weight_grad_ns`` its two parts, None when
     not measured. ``saved_bytes`` are the storages that the layer makes and its own backward needs
-    (parameters, model inputs and values received from earlier layers excluded), ``saved_recompute_bytes``
-    the same when the layer recomputes; ``transient_bytes`` the extra peak while its backward runs, and
-    ``forward_transient_bytes`` while its forward runs, both above what stays afterwards.
+    (parameters, model inputs and values received from earlier layers excluded); ``transient_bytes`` the extra
+    peak while its backward runs, and ``forward_transient_bytes`` while its forward runs, both above what stays
+    afterwards.
+
+    A layer that recomputes keeps the values that it reads until its backward, which takes ``recompute_ns``
+    longer. Its ``saved_recompute_bytes``, ``transient_recompute_bytes`` (what it saves again included) and
+    ``forward_transient_recompute_bytes`` are then what the three figures without that word are otherwise. All
+    four are None for a layer that cannot recompute.
     """
 
     forward_ns: int
@@ -43,7 +48,9 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     saved_bytes: int
     saved_recompute_bytes: int | None = None
     transient_bytes: int
+    transient_recompute_bytes: int | None = None
     forward_transient_bytes: int = 0
+    forward_transient_recompute_bytes: int | None = None
     source: Source
     forward_spread: Spread | None = None
     backward_spread: Spread | None = None
@@ -67,8 +74,11 @@ class ProfiledLayer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 class ProfiledValue(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A value that crosses between layers, with its bytes at each micro-batch size.
 
-    ``saved_at`` is the first layer after the producer whose backward needs it, None when no later layer
-    saves it or when the producer itself does (its ``saved_bytes`` counts it then). ``gradient_bytes`` are what
+    ``saved_at`` is the first layer after the producer whose backward needs it, None when no later layer's does;
+    ``producer_saves`` tells that the producer's own does, whose ``saved_bytes`` counts it then.
+    ``storage_bytes`` are what it keeps alive where it was made (more than its own where it is a part of a larger
+    storage, 0 where an earlier value, a parameter or an input holds that storage), () for as many as ``bytes``;
+    ``readers`` the layers that read this storage under any name, () for the consumers. ``gradient_bytes`` are what
     its gradient keeps alive from the backward of its last reader until that of its producer (a gradient that
     is part of a larger storage keeps all of it), as far as layers lie between the two; 0 where none do, () where
     it was not measured.
@@ -80,6 +90,9 @@ class ProfiledValue(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     requires_grad: bool
     bytes: tuple[int, ...]
     saved_at: int | None = None
+    producer_saves: bool = False
+    storage_bytes: tuple[int, ...] = ()
+    readers: tuple[int, ...] = ()
     gradient_bytes: tuple[int, ...] = ()
 
 

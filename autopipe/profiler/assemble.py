@@ -28,12 +28,17 @@ class Measurements:
     def cost(self, position: int, index: int) -> Cost:
         """Return the cost of piece ``index`` (the loss: one past the last) at the size at ``position``."""
         size, footprint = self.sizes[position], self.footprints[position]
+        held, again = footprint.holdings[index], footprint.recomputed[index]
         return Cost(
             forward_ns=self.times.duration(size, Sweep.FORWARD, index),
             backward_ns=self.times.duration(size, Sweep.BACKWARD, index),
-            saved_bytes=footprint.saved_bytes[index],
-            transient_bytes=footprint.transient_bytes[index],
-            forward_transient_bytes=footprint.forward_transient_bytes[index],
+            recompute_ns=None if again is None else self.times.recompute(size, index),
+            saved_bytes=held.saved_bytes,
+            saved_recompute_bytes=None if again is None else again.saved_bytes,
+            transient_bytes=held.transient_bytes,
+            transient_recompute_bytes=None if again is None else again.transient_bytes,
+            forward_transient_bytes=held.forward_transient_bytes,
+            forward_transient_recompute_bytes=None if again is None else again.forward_transient_bytes,
             source=Source.MEASURED,
             forward_spread=self.times.spread(size, Sweep.FORWARD, index),
             backward_spread=self.times.spread(size, Sweep.BACKWARD, index),
@@ -78,7 +83,8 @@ def profiled_values(found: Measurements) -> tuple[ProfiledValue, ...]:
 
     A value that stays inside a piece keeps the bytes of the recorded example: no stage boundary can cut it.
     """
-    saved_at = found.footprints[-1].saved_at
+    largest = found.footprints[-1]
+    begin = [piece.begin for piece in found.pieces]
     return tuple(
         ProfiledValue(
             name=value.name,
@@ -87,7 +93,10 @@ def profiled_values(found: Measurements) -> tuple[ProfiledValue, ...]:
             requires_grad=value.requires_grad,
             bytes=tuple(footprint.value_bytes.get(value.name, value.bytes) for footprint in found.footprints),
             gradient_bytes=tuple(footprint.gradient_bytes.get(value.name, 0) for footprint in found.footprints),
-            saved_at=found.pieces[saved_at[value.name]].begin if value.name in saved_at else None,
+            saved_at=begin[largest.saved_at[value.name]] if value.name in largest.saved_at else None,
+            producer_saves=value.name in largest.maker_saves,
+            storage_bytes=tuple(footprint.storage_bytes.get(value.name, 0) for footprint in found.footprints),
+            readers=tuple(begin[reader] for reader in largest.readers.get(value.name, ())),
         )
         for value in found.graph.values
     )

@@ -1,159 +1,179 @@
 """A footprint is what every piece of a model holds for its backward, and how far above that it climbs."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any
 
-from torch import Tensor, nn
+from torch import OutOfMemoryError, nn
 
-from autopipe.profiler.layers import Chain, Example, Piece, Sweep
-from autopipe.profiler.memory import Storage, StorageLedger, storage_key, storages, tensor_bytes
+from autopipe.profiler.layers import Chain, Example, Sweep
+from autopipe.profiler.memory import Storage
+from autopipe.profiler.residents import Residents, watch_step
+
+
+@dataclass(frozen=True, kw_only=True)
+class Holding:
+    """Bytes of one piece, or of the loss: what it saves, and how far its two segments climb above what is kept."""
+
+    saved_bytes: int
+    forward_transient_bytes: int
+    transient_bytes: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class Footprint:
-    """Bytes by piece; the last entry of each tuple is the loss.
+    """The memory of a chain at one micro-batch size.
 
     Attributes
     ----------
-    saved_bytes : tuple of int
-        Storages that the piece makes and itself saves, and those that nothing but it can account for.
+    holdings : tuple of Holding
+        By piece, the last one of the loss. Saved are the storages that the piece makes and itself saves, and
+        those that nothing but it can account for; a transient is the peak above all that the piece and those
+        before it keep, without values and gradients that wait for other pieces.
+    recomputed : tuple of Holding or None
+        The same where every piece recomputes that can; None for those that cannot, and for the loss.
     saved_at : dict
-        Name of a crossing value -> the first later piece that saves its storage, if its maker does not.
-    value_bytes : dict
-        Name of a crossing value -> its bytes.
+        Name of a crossing value -> the first piece after its maker that saves its storage.
+    maker_saves : frozenset of str
+        The crossing values that their makers save: they are among what these save.
+    value_bytes, storage_bytes : dict
+        Name of a crossing value -> its bytes, and what it keeps alive: 0 where an earlier value does.
+    readers : dict
+        Name of a crossing value -> the pieces that read its storage under any name, ascending.
     gradient_bytes : dict
         Name of a crossing value -> the storage that its gradient keeps alive while backwards of other pieces
         run between those of its reader and its maker, 0 where none do.
-    forward_transient_bytes, transient_bytes : tuple of int
-        Peak while the forward, the backward of the piece runs, above all that it and the pieces before it
-        have saved (`saved_bytes`, and the values whose `saved_at` is reached), without values and gradients
-        that wait for other pieces.
     """
 
-    saved_bytes: tuple[int, ...]
+    holdings: tuple[Holding, ...]
+    recomputed: tuple[Holding | None, ...]
     saved_at: dict[str, int]
+    maker_saves: frozenset[str]
     value_bytes: dict[str, int]
+    storage_bytes: dict[str, int]
+    readers: dict[str, tuple[int, ...]]
     gradient_bytes: dict[str, int]
-    forward_transient_bytes: tuple[int, ...]
-    transient_bytes: tuple[int, ...]
 
 
 def measure_footprint(chain: Chain, example: Example, model: nn.Module) -> Footprint:
-    """Return the footprint of ``chain`` from one step; gradients must be allocated before.
+    """Return the footprint of ``chain`` from a step without recompute and one with; gradients must be there before.
 
     Parameters
     ----------
     model : nn.Module
-        Owner of the parameters and buffers: what it holds at the end of the forward is nobody's saved memory.
+        Owner of the parameters and buffers: what it holds at the turn is nobody's saved memory.
     """
-    ledger = StorageLedger()
-    watcher = _MemoryWatcher(ledger, chain.pieces, model)
-    with ledger:
-        chain.step(example, watcher)
-    return watcher.footprint()
+    chain.wrote.clear()
+    plain = watch_step(chain, example, model)
+    books = _Books(plain, len(chain.pieces), frozenset())
+    able, again = _recompute_all(chain, example, model, _able(chain, plain))
+    again_books = _Books(again, len(chain.pieces), able, without=books)
+    return Footprint(
+        holdings=books.holdings(),
+        recomputed=tuple(one if index in able else None for index, one in enumerate(again_books.holdings())),
+        saved_at=books.saved_at,
+        maker_saves=frozenset(books.maker_saves),
+        value_bytes=plain.value_bytes,
+        storage_bytes=plain.storage_bytes,
+        readers={name: tuple(sorted(readers)) for name, readers in plain.readers.items()},
+        gradient_bytes=plain.gradient_bytes,
+    )
 
 
-@dataclass(kw_only=True)
-class _Segment:
-    """The peak of a segment, and the storages that were alive in it only because others wait for them."""
+def _able(chain: Chain, plain: Residents) -> frozenset[int]:
+    """Return the pieces that can recompute: one layer, with a backward, that leaves alone what it reads."""
+    return frozenset(
+        index
+        for index, piece in enumerate(chain.pieces)
+        if piece.end == piece.begin + 1 and (Sweep.BACKWARD, index) in plain.segments and index not in chain.wrote
+    )
 
-    peak_bytes: int
-    passing: list[Storage]
+
+def _recompute_all(
+    chain: Chain, example: Example, model: nn.Module, able: frozenset[int]
+) -> tuple[frozenset[int], Residents]:
+    """Return the pieces that did recompute, and what resided while they did."""
+    while True:
+        try:
+            return able, watch_step(chain, example, model, able)
+        except OutOfMemoryError:
+            raise
+        except RuntimeError:
+            # A second run that differs from the first, for example: that piece cannot recompute.
+            _, failed = chain.position
+            if failed not in able:
+                raise
+            able -= {failed}
 
 
-class _MemoryWatcher:
-    """Notes the peak of every segment, and at the turn from forward to backward who holds what."""
+class _Books:
+    """Every storage that is alive at the turn is booked to the piece that saves it, or to the value that carries it.
 
-    def __init__(self, ledger: StorageLedger, pieces: Sequence[Piece], model: nn.Module) -> None:
-        self._ledger = ledger
-        self._model = model
-        self._runners = len(pieces) + 1
-        self._crossing = {name for piece in pieces for name in piece.inputs}
-        self._segments: dict[tuple[Sweep, int], _Segment] = {}
-        self._carriers: dict[int, list[str]] = {}
-        self._maker: dict[str, int] = {}
-        self._value_bytes: dict[str, int] = dict.fromkeys(sorted(self._crossing), 0)
-        self._gradient_bytes: dict[str, int] = dict.fromkeys(sorted(self._crossing), 0)
-        self._saved: list[int] = []
-        self._saved_at: dict[str, int] = {}
+    Parameters
+    ----------
+    recompute : frozenset of int
+        The pieces that recompute: they keep the values that they read, whatever they save.
+    without : _Books, optional
+        The same step without recompute.
+    """
 
-    def before(self, sweep: Sweep, index: int, passing: dict[str, Any]) -> None:
-        if sweep is Sweep.BACKWARD:
-            if not self._saved:
-                self._settle()
-            for name, gradient in passing.items():
-                held = sum(storage.nbytes() for storage in storages(gradient))
-                self._gradient_bytes[name] = max(self._gradient_bytes[name], held)
-        entries = {storage_key(storage): None for storage in storages(list(passing.values()))}
-        waiting = [self._ledger.living[key] for key in entries if key in self._ledger.living]
-        self._segments[sweep, index] = _Segment(peak_bytes=0, passing=waiting)
-        self._ledger.owner = index
-        self._ledger.reset_peak()
+    def __init__(
+        self, found: Residents, pieces: int, recompute: frozenset[int], without: "_Books | None" = None
+    ) -> None:
+        self._found = found
+        self._loss = pieces
+        self._recompute = recompute
+        self._kept_from: dict[int, int] = {}
+        self._saved = [0] * (pieces + 1)
+        self._carried = [0] * (pieces + 1)
+        self.saved_at: dict[str, int] = {}
+        self.maker_saves: set[str] = set()
+        for entry in found.at_turn:
+            self._book(entry)
+        if without is not None:
+            # What the last piece and the loss both saved was the piece's, and is the loss's alone if it recomputes.
+            self._saved[pieces - 1] += self._saved[pieces] - without._saved[pieces]
+            self._saved[pieces] = without._saved[pieces]
+        self._reached = list(accumulate(map(sum, zip(self._saved, self._carried, strict=True))))
 
-    def after(self, sweep: Sweep, index: int) -> None:
-        self._segments[sweep, index].peak_bytes = self._ledger.peak_bytes
+    def _book(self, entry: Storage) -> None:
+        """Book one storage.
 
-    def made(self, index: int, values: dict[str, Any]) -> None:
-        for name, value in values.items():
-            if not isinstance(value, Tensor):
-                continue
-            self._value_bytes[name] = tensor_bytes(value)
-            self._maker[name] = index
-            for storage in storages(value):
-                self._carriers.setdefault(storage_key(storage), []).append(name)
-
-    def _settle(self) -> None:
-        """Book every living storage to the piece that saves it, or to the value that carries it there.
-
-        What lives and was not seen to be saved (the loss itself, what a custom function keeps) is its maker's.
+        The loss is always with the last piece, so a value that only the loss saves is kept from that piece on.
+        What nobody was seen to save (the loss itself, what a custom function keeps) is its maker's.
         """
-        self._saved = [0] * self._runners
-        owned = {storage_key(s) for s in storages((list(self._model.parameters()), list(self._model.buffers())))}
-        for key, entry in self._ledger.living.items():
-            if entry.first_saver is None:
-                if key in owned:
-                    continue
-                entry.first_saver = entry.maker
-            booked = self._carry(key, entry) if entry.first_saver > entry.maker else 0
-            self._saved[entry.first_saver] += entry.size - booked
+        name = entry.carriers[0] if entry.carriers else ""
+        if self._found.makers.get(name) != entry.maker:
+            keeper = min(entry.savers, default=entry.maker)
+            self._saved[keeper] += entry.size
+            self._kept_from[id(entry)] = keeper
+            return
+        later = {min(saver, self._loss - 1) for saver in entry.savers if saver > entry.maker}
+        if later:
+            self.saved_at[name] = min(later)
+        keepers = later | (self._recompute & self._found.readers[name])
+        if entry.maker in entry.savers or not keepers:
+            self.maker_saves.add(name)
+            self._saved[entry.maker] += entry.size
+            self._kept_from[id(entry)] = entry.maker
+        else:
+            self._carried[min(keepers)] += entry.size
+            self._kept_from[id(entry)] = min(keepers)
 
-    def _carry(self, key: int, entry: Storage) -> int:
-        """Book a storage to the values that carry it to its saver, as far as they reach; returns the bytes booked.
-
-        The loss is always with the last piece, so a value that only the loss saves counts from that piece on.
-        """
-        booked = 0
-        for name in self._carriers.get(key, ()):
-            size = self._value_bytes[name]
-            carries = name in self._crossing and self._maker[name] == entry.maker
-            if carries and name not in self._saved_at and booked + size <= entry.size:
-                self._saved_at[name] = min(entry.first_saver or 0, self._runners - 2)
-                booked += size
-        return booked
-
-    def footprint(self) -> Footprint:
-        """Return what was noted; call it when the step is over."""
-        if not self._saved:
-            self._settle()
-        reached = list(self._saved)
-        for name, saver in self._saved_at.items():
-            reached[saver] += self._value_bytes[name]
-        reached = list(accumulate(reached))
-        return Footprint(
-            saved_bytes=tuple(self._saved),
-            saved_at=self._saved_at,
-            value_bytes={name: self._value_bytes[name] for name in sorted(self._crossing)},
-            gradient_bytes=self._gradient_bytes,
-            forward_transient_bytes=tuple(self._above(Sweep.FORWARD, i, base) for i, base in enumerate(reached)),
-            transient_bytes=tuple(self._above(Sweep.BACKWARD, i, base) for i, base in enumerate(reached)),
+    def holdings(self) -> tuple[Holding, ...]:
+        """Return what every piece and the loss hold."""
+        return tuple(
+            Holding(
+                saved_bytes=saved,
+                forward_transient_bytes=self._climb(Sweep.FORWARD, index),
+                transient_bytes=self._climb(Sweep.BACKWARD, index),
+            )
+            for index, saved in enumerate(self._saved)
         )
 
-    def _above(self, sweep: Sweep, index: int, base: int) -> int:
-        segment = self._segments.get((sweep, index))
+    def _climb(self, sweep: Sweep, index: int) -> int:
+        segment = self._found.segments.get((sweep, index))
         if segment is None:
             return 0
-        # A storage in ``base`` already, for an earlier piece has saved it, does not only wait.
-        waiting = sum(entry.size for entry in segment.passing if entry.first_saver is None or entry.first_saver > index)
-        return max(0, segment.peak_bytes - base - waiting)
+        # A storage that this piece or an earlier one keeps does not only wait.
+        waiting = sum(entry.size for entry in segment.passing if self._kept_from.get(id(entry), self._loss + 1) > index)
+        return max(0, segment.peak_bytes - self._reached[index] - waiting)

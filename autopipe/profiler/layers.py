@@ -11,7 +11,7 @@ and Receive leaves those for the pieces before it. Neither holds a value, so mem
 unsplit model; and a piece gets tensors that are no leaves, so it may begin with an in-place operation.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, NamedTuple, Protocol
@@ -19,8 +19,10 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor, fx
 from torch.utils import _pytree as pytree
+from torch.utils.checkpoint import checkpoint
 
 from autopipe.documents.graph import Graph
+from autopipe.recorder.example import tensors
 from autopipe.stages.split import split
 
 
@@ -108,19 +110,26 @@ class Chain:
     ----------
     position : tuple of Sweep and int
         The segment that runs now or ran last, for the message when it fails.
+    wrote : set of int
+        The pieces that wrote to a value that they were given: run again, they would read what they wrote.
     """
 
     def __init__(self, pieces: Sequence[Piece], loss: Loss) -> None:
         self.pieces = tuple(pieces)
         self.position = (Sweep.FORWARD, 0)
+        self.wrote: set[int] = set()
         self._loss = loss
 
-    def step(self, example: Example, watcher: Watcher) -> None:
-        """Run one forward and one backward sweep; gradients add up in the parameters' ``.grad``."""
+    def step(self, example: Example, watcher: Watcher, recompute: Collection[int] = ()) -> None:
+        """Run one forward and one backward sweep; gradients add up in the parameters' ``.grad``.
+
+        The pieces ``recompute`` keep what they read, and run again before their backward.
+        """
         flow = _Flow()
         output = None
-        for index in range(len(self.pieces)):
-            output = self._forward(index, example, flow, watcher)
+        for index, piece in enumerate(self.pieces):
+            call = recomputed(piece.module) if index in recompute else piece.module
+            output = self._forward(index, call, example, flow, watcher)
         end = len(self.pieces)
         self.position = (Sweep.FORWARD, end)
         watcher.before(Sweep.FORWARD, end, {})
@@ -137,7 +146,7 @@ class Chain:
         for index in reversed(range(end)):
             self._backward(index, flow, watcher)
 
-    def _forward(self, index: int, example: Example, flow: _Flow, watcher: Watcher) -> Any:
+    def _forward(self, index: int, call: Callable[..., Any], example: Example, flow: _Flow, watcher: Watcher) -> Any:
         """Run the forward of piece ``index``; the last returns the model's output, received by the loss."""
         self.position = (Sweep.FORWARD, index)
         piece = self.pieces[index]
@@ -148,10 +157,13 @@ class Chain:
         if index == 0:
             args, kwargs = example.args, example.kwargs
         passing = {name: value for name, value in flow.values.items() if name not in piece.inputs}
+        versions = [(tensor, tensor._version) for tensor in tensors((args, kwargs))]
         watcher.before(Sweep.FORWARD, index, passing)
-        result = piece.module(*args, **kwargs)
+        result = call(*args, **kwargs)
         watcher.after(Sweep.FORWARD, index)
-        del args, passing
+        if any(tensor._version != version for tensor, version in versions):
+            self.wrote.add(index)
+        del args, passing, versions
         if index < len(self.pieces) - 1:
             _send(flow, dict(zip(piece.outputs, result, strict=True)), watcher, index)
             return None
@@ -173,6 +185,15 @@ class Chain:
         del passing
         tail.backward(seed)
         watcher.after(Sweep.BACKWARD, index)
+
+
+def recomputed(module: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what calls ``module`` as one segment of activation checkpointing."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return checkpoint(lambda *given: module(*given, **kwargs), *args, use_reentrant=False)
+
+    return call
 
 
 def output_name(position: int) -> str:

@@ -123,8 +123,11 @@ def _measure(
         loss, loss_name = choose_loss(loss_fn, model, example)
     chain = Chain(pieces_of(recording.module, graph), loss)
     examples, footprints = _footprints(chain, example, sizes, model, progress)
+    able = [index for index in range(len(chain.pieces)) if all(one.recomputed[index] for one in footprints)]
     with explained(None, max(sizes)):
-        times = measure_times(chain, model, loss, examples, graph, clock, budget_s=budget_s, progress=progress)
+        times = measure_times(
+            chain, model, loss, examples, graph, clock, able=able, budget_s=budget_s, progress=progress
+        )
     found = Measurements(graph=graph, pieces=chain.pieces, sizes=sizes, times=times, footprints=footprints)
     layers = profiled_layers(found, model, meter)
     return Profile(

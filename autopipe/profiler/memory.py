@@ -2,7 +2,7 @@
 
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
 
@@ -16,12 +16,16 @@ from autopipe.errors import ProfileError
 
 @dataclass
 class Storage:
-    """A living storage: its bytes, its maker, and the first owner whose operations saved it for backward."""
+    """A living storage: its bytes, its maker, and the owners whose operations saved it for backward.
+
+    ``carriers`` are the names under which it left owners, for whoever looks on to fill in.
+    """
 
     size: int
     maker: int
-    first_saver: int | None
     reference: weakref.ref
+    savers: set[int] = field(default_factory=set)
+    carriers: list[str] = field(default_factory=list)
 
 
 class StorageLedger(TorchDispatchMode):
@@ -79,7 +83,7 @@ class StorageLedger(TorchDispatchMode):
     def _add(self, key: int, storage: torch.UntypedStorage) -> None:
         size = storage.nbytes()
         reference = weakref.ref(storage, lambda _: self._remove(key))
-        self.living[key] = Storage(size=size, maker=self.owner, first_saver=None, reference=reference)
+        self.living[key] = Storage(size=size, maker=self.owner, reference=reference)
         self.current_bytes += size
         self.peak_bytes = max(self.peak_bytes, self.current_bytes)
 
@@ -89,8 +93,8 @@ class StorageLedger(TorchDispatchMode):
     def _pack(self, tensor: Tensor) -> Tensor:
         for storage in storages(tensor):
             entry = self.living.get(storage_key(storage))
-            if entry is not None and entry.first_saver is None:
-                entry.first_saver = self.owner
+            if entry is not None:
+                entry.savers.add(self.owner)
         # An operation that saves its own output would hold itself alive through the packed tensor.
         return tensor.detach()
 

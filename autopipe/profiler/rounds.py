@@ -1,7 +1,7 @@
 """One round times every layer, the loss, the seams and the unsplit step, at every micro-batch size."""
 
 import statistics
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,8 +16,9 @@ LOSS = "loss"
 SEAM = "seam"
 WHOLE = "whole"
 
-# Where a segment's duration goes: (micro-batch size, sweep, who ran); who ran is LOSS, SEAM or a piece's groups.
-Key = tuple[int, Sweep, Hashable]
+# Where a segment's duration goes: (micro-batch size, whether pieces recompute, sweep, who ran); who ran is LOSS, SEAM
+# or a piece's groups.
+Key = tuple[int, bool, Sweep, Hashable]
 
 
 class Times:
@@ -29,12 +30,17 @@ class Times:
 
     def duration(self, size: int, sweep: Sweep, index: int) -> int:
         """Return the nanoseconds of a sweep of piece ``index`` (the loss: one past the last)."""
-        key = (size, sweep, self._runners[index])
-        return max(0, self._samples.median(key) - self._seam(key))
+        return self._net((size, False, sweep, self._runners[index]))
+
+    def recompute(self, size: int, index: int) -> int:
+        """Return by how many nanoseconds piece ``index`` takes longer when it recomputes."""
+        runner = self._runners[index]
+        plain, longer = (sum(self._net((size, way, sweep, runner)) for sweep in Sweep) for way in (False, True))
+        return max(0, longer - plain)
 
     def spread(self, size: int, sweep: Sweep, index: int) -> Spread | None:
         """Return how far that duration can be trusted, None where nothing ran."""
-        key = (size, sweep, self._runners[index])
+        key = (size, False, sweep, self._runners[index])
         spread = self._samples.spread(key)
         if spread is None:
             return None
@@ -45,12 +51,15 @@ class Times:
         """Return the nanoseconds of the unsplit forward and backward."""
         return self._samples.median((size, WHOLE))
 
+    def _net(self, key: Key) -> int:
+        return max(0, self._samples.median(key) - self._seam(key))
+
     def _seam(self, key: Key) -> int:
-        size, sweep, runner = key
+        size, way, sweep, runner = key
         # The forward of the loss is called as in the unsplit step: no seam was added for it.
         if runner == LOSS and sweep is Sweep.FORWARD:
             return 0
-        return self._samples.median((size, sweep, SEAM))
+        return self._samples.median((size, way, sweep, SEAM))
 
 
 def measure_times(
@@ -61,6 +70,7 @@ def measure_times(
     graph: Graph,
     clock: Clock,
     *,
+    able: Collection[int],
     budget_s: float,
     progress: Progress | None = None,
 ) -> Times:
@@ -69,23 +79,33 @@ def measure_times(
     Every round visits every size, so that a slow spell of the machine falls on all of them alike. In a round,
     pieces of equal groups of layers share the mean of their durations: what one of a series of identical
     layers pays for all (new pages of memory, for example) stays in the sum.
+
+    Parameters
+    ----------
+    able : collection of int
+        The pieces that can recompute.
     """
     runners = [_groups(piece, graph) for piece in chain.pieces]
     timed, timed_runners = _with_seams(chain.pieces, runners, graph)
     timed_chain = Chain(timed, loss)
+    timed_able = {
+        index for index, piece in enumerate(timed) if piece.name != SEAM and chain.pieces.index(piece) in able
+    }
     watcher = _TimeWatcher(clock)
 
     def one_round(samples: Samples) -> None:
         for size, example in examples.items():
-            watcher.segments.clear()
-            timed_chain.step(example, watcher)
+            for recompute in (False, True):
+                watcher.segments.clear()
+                timed_chain.step(example, watcher, timed_able if recompute else ())
+                clock.finish()
+                for key, duration in _pooled(size, recompute, watcher, timed_runners).items():
+                    samples.add(key, duration)
             start = clock.mark()
             loss(model(*example.args, **example.kwargs), example.target).backward()
             end = clock.mark()
             clock.finish()
             samples.add((size, WHOLE), clock.between(start, end))
-            for key, duration in _pooled(size, watcher, timed_runners).items():
-                samples.add(key, duration)
 
     samples = repeat(one_round, budget_s=budget_s, progress=progress, label="measuring time")
     return Times(samples, [*runners, LOSS])
@@ -109,13 +129,13 @@ class _TimeWatcher:
         pass
 
 
-def _pooled(size: int, watcher: _TimeWatcher, runners: Sequence[Hashable]) -> dict[Key, int]:
+def _pooled(size: int, recompute: bool, watcher: _TimeWatcher, runners: Sequence[Hashable]) -> dict[Key, int]:
     """Return the mean duration of one round by key, of seams the median."""
     durations: dict[Key, list[int]] = {}
     for sweep, index, begin, end in watcher.segments:
-        durations.setdefault((size, sweep, runners[index]), []).append(watcher.clock.between(begin, end))
+        durations.setdefault((size, recompute, sweep, runners[index]), []).append(watcher.clock.between(begin, end))
     return {
-        key: round(statistics.median(pool) if key[2] == SEAM else statistics.fmean(pool))
+        key: round(statistics.median(pool) if key[3] == SEAM else statistics.fmean(pool))
         for key, pool in durations.items()
     }
 

@@ -39,7 +39,7 @@ def test_peak_begins_anew_when_it_is_reset() -> None:
     del kept
 
 
-def test_storages_are_booked_to_their_maker_and_their_first_saver() -> None:
+def test_storages_are_booked_to_their_maker_and_their_savers() -> None:
     weight = torch.ones(4, requires_grad=True)
     with StorageLedger() as ledger:
         ledger.owner = 1
@@ -47,10 +47,10 @@ def test_storages_are_booked_to_their_maker_and_their_first_saver() -> None:
         ledger.owner = 2
         squared = made * made
         ledger.owner = 3
-        result = squared.exp()
-        entries = sorted((entry.maker, entry.first_saver) for entry in ledger.living.values())
-    # ``made`` is saved by the multiplication of 2, ``squared`` by nobody, the result by exp itself.
-    assert entries == [(1, 2), (2, None), (3, 3)]
+        result = squared.exp() * made
+        entries = sorted((entry.maker, sorted(entry.savers)) for entry in ledger.living.values())
+    # ``made`` is saved by the multiplications of 2 and 3, ``squared`` by nobody, exp's result by exp and by a product.
+    assert entries == [(1, [2, 3]), (2, []), (3, []), (3, [3])]
     del made, squared, result
 
 
