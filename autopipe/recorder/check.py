@@ -17,6 +17,7 @@ from autopipe.recorder.snapshot import Snapshot
 
 RELATIVE_TOLERANCE = 1e-4
 ABSOLUTE_TOLERANCE = 1e-6
+_SHORTEST = 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,33 +51,47 @@ def find_difference(module: fx.GraphModule, terms: Terms) -> Difference | None:
     batch size where that is free, and in both modes: bit for bit; within 1e-4 where the model itself is not
     reproducible, or was recorded on its branch for compilers, whose sums differ.
     """
+    difference = _difference_in_mode(module, terms)
+    if difference is not None or not terms.frees_mode:
+        return difference
+    with mode_of(terms.model, module, training=not terms.model.training), torch.no_grad():
+        return _difference_in_mode(module, terms)
+
+
+def _difference_in_mode(module: fx.GraphModule, terms: Terms) -> Difference | None:
+    """Return how ``module`` differs in the mode that it is in, and whether that is of batch size or length alone."""
     snapshot = Snapshot(terms.model)
     example = with_batch(terms.example, _other_size(terms)) if terms.frees_batch else terms.example
-    shorter = (
-        with_length(example, (example.length or 0) - 2) if terms.frees_length and (example.length or 0) > 3 else None
-    )
+    length = _other_length(terms, example) if terms.frees_length else None
+    shorter = None if length is None else with_length(example, length)
     candidates: tuple[Example, ...] = (shuffled(shorter or example), shorter or example, example, terms.example)
     if terms.specialises and terms.frees_batch:
         candidates = candidates[:-1]
     difference = _compare_some(module, terms, snapshot, candidates)
-    if difference is not None:
-        if shorter is not None and _compare_some(module, terms, snapshot, (shuffled(example), example)) is None:
-            return dataclasses.replace(difference, is_of_length=True)
-        if terms.frees_batch:
-            again = _compare_some(module, terms, snapshot, (shuffled(terms.example), terms.example))
-            return dataclasses.replace(difference, is_of_batch=again is None)
-        return difference
-    if not terms.frees_mode:
+    if difference is None:
         return None
-    del snapshot
-    with mode_of(terms.model, module, training=not terms.model.training), torch.no_grad():
-        return _compare_some(module, terms, Snapshot(terms.model), (example, terms.example))
+    if shorter is not None and _compare_some(module, terms, snapshot, (shuffled(example), example)) is None:
+        return dataclasses.replace(difference, is_of_length=True)
+    if terms.frees_batch:
+        again = _compare_some(module, terms, snapshot, (shuffled(terms.example), terms.example))
+        return dataclasses.replace(difference, is_of_batch=again is None)
+    return difference
 
 
 def _other_size(terms: Terms) -> int:
     """Return a batch size that the model was not recorded at: half the example's, or two samples more than few."""
     size = terms.example.batch_size or 0
     return size // 2 if size > 3 else size + 2
+
+
+def _other_length(terms: Terms, example: Example) -> int | None:
+    """Return a length of sequences that the model was not recorded at, None where all are too short.
+
+    Long sequences are cut until there is half as much to compute as in the user's own example.
+    """
+    length = example.length or 0
+    halved = length * (terms.example.batch_size or 1) // (2 * (example.batch_size or 1))
+    return min(length - 2, max(_SHORTEST, halved)) if length > 3 else None
 
 
 def _compare_some(
@@ -227,6 +242,8 @@ def _equal(expected: Any, found: Any, *, exact: bool) -> bool:
         return type(expected) is type(found) and bool(expected == found)
     if expected.shape != found.shape or expected.dtype != found.dtype:
         return False
+    if torch.equal(expected, found):
+        return True
     relative, absolute = (0.0, 0.0) if exact else (RELATIVE_TOLERANCE, ABSOLUTE_TOLERANCE)
     return torch.allclose(expected.detach(), found.detach(), rtol=relative, atol=absolute, equal_nan=True)
 

@@ -29,7 +29,7 @@ _ACTIVATIONS = (
     "celu_ elu_ hardsigmoid hardswish hardtanh_ leaky_relu_ relu_ rrelu_ selu_ sigmoid tanh threshold_ upsample"
 )
 # What public functions call in their place, where a torch function mode sees the inner one only.
-_PRIVATE = "_grouped_mm _scaled_mm _scaled_grouped_mm"
+_PRIVATE = "_grouped_mm _scaled_mm _scaled_grouped_mm _is_all_true _is_any_true"
 _GLUE = (
     "choose set_item enter_grad_mode exit_grad_mode enter_autocast exit_autocast expect expect_size expect_value "
     "apply_function"

@@ -182,15 +182,3 @@ def modes_kept() -> Iterator[None]:
         if depth == 0:
             torch.clear_autocast_cache()
         raise
-
-
-class RegionCode(fx.graph.CodeGen):
-    """Generates the code of a graph with grad-mode or autocast regions: one that raises leaves both as they were."""
-
-    def gen_fn_def(self, free_vars: list[str], maybe_return_annotation: str, **options: Any) -> str:
-        """Return the first lines of the forward."""
-        return "@autopipe_modes_kept()\n" + super().gen_fn_def(free_vars, maybe_return_annotation, **options)
-
-    def additional_globals(self) -> list[tuple[str, Any]]:
-        """Return what the generated code reads by name."""
-        return [*super().additional_globals(), ("autopipe_modes_kept", modes_kept)]

@@ -38,6 +38,12 @@ class Leaves:
             return False
         return isinstance(module, jit.ScriptModule) or _is_torch_own(module) or not any(module.children())
 
+    def is_optional(self, module: nn.Module, path: str) -> bool:
+        """Return whether ``module`` is a leaf only because it has no children: its forward can be written down."""
+        if path in self.forced or _matches(module, path, self.asked):
+            return False
+        return not (isinstance(module, jit.ScriptModule) or _is_torch_own(module))
+
     def is_small(self, module: nn.Module, path: str) -> bool:
         """Return whether ``module`` is called whole only because a cut inside it could not matter."""
         if self.whole is None or self.is_leaf(module, path):

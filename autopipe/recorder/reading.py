@@ -8,8 +8,8 @@ from torch import Tensor, fx
 
 from autopipe.recorder import glue
 from autopipe.recorder.notes import NOTE, note_of
-from autopipe.recorder.refusal import Unwritable, user_frame, where
-from autopipe.recorder.validation import validation_of
+from autopipe.recorder.refusal import Unwritable, calling_frame, user_frame, where
+from autopipe.recorder.validation import Validation, validation_of
 
 
 class Reads:
@@ -31,7 +31,7 @@ class Reads:
         if not isinstance(value, (bool, int, float, list)):
             return False
         frame = user_frame()
-        validation = None if frame is None else validation_of(frame)
+        validation = _validation()
         if validation is not None and not (validation.is_whole and isinstance(value, bool)):
             return True
         if validation is None and not self._specialises():
@@ -43,12 +43,11 @@ class Reads:
 
     def allow_shape(self, tensor: Any) -> bool:
         """Return whether Python may read the shape of ``tensor``, which depends on values."""
-        frame = user_frame()
-        if frame is not None and validation_of(frame) is not None:
+        if _validation() is not None:
             return True
         if not isinstance(tensor, Tensor) or not self._specialises():
             return False
-        what = f"a tensor that the model makes at {where(frame)}"
+        what = f"a tensor that the model makes at {where(user_frame())}"
         for dimension, size in enumerate(tensor.shape):
             node = self._write(tensor, glue.expect_size, dimension, size, what)
             if node is None:
@@ -65,3 +64,9 @@ class Reads:
             return None
         self._emit("call_function", check, (node, *expected))
         return node
+
+
+def _validation() -> Validation | None:
+    """Return the validation for which a value is read now, by the user's code or by torch's own; None if for more."""
+    frames = (calling_frame(), user_frame())
+    return next((found for frame in frames if frame and (found := validation_of(frame)) is not None), None)

@@ -2,7 +2,9 @@
 
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
+
+from autopipe.recorder.notes import memory
 
 
 class LeafAttributes:
@@ -31,6 +33,30 @@ class LeafAttributes:
 def attributes_of(module: nn.Module) -> dict[str, Any]:
     """Return a module's attributes, its tables of parameters, buffers and modules one level deep."""
     return {name: dict(value) if isinstance(value, dict) else value for name, value in vars(module).items()}
+
+
+def undo_views(module: nn.Module, before: dict[str, Any]) -> None:
+    """Put back the tensors that ``module`` set to views of all of themselves, as a cast does that changes nothing."""
+    for name, old in before.items():
+        new = vars(module).get(name)
+        if _is_same_data(old, new):
+            vars(module)[name] = old
+        elif name == "_buffers":
+            for key, buffer in old.items():
+                if _is_same_data(buffer, module._buffers.get(key)):
+                    module._buffers[key] = buffer
+
+
+def _is_same_data(old: Any, new: Any) -> bool:
+    """Return whether two tensors are one as far as anyone can see, though not one object."""
+    if old is new or not isinstance(old, Tensor) or not isinstance(new, Tensor):
+        return False
+    identity = memory(old)
+    return identity is not None and identity == memory(new) and _form(old) == _form(new)
+
+
+def _form(tensor: Tensor) -> tuple[Any, ...]:
+    return tensor.shape, tensor.stride(), tensor.storage_offset(), tensor.dtype, tensor.requires_grad
 
 
 def rebound(module: nn.Module, before: dict[str, Any]) -> str | None:

@@ -8,15 +8,13 @@ from torch import Tensor, fx, nn
 
 from autopipe.documents.graph import Graph, Node, Parameter
 from autopipe.errors import DocumentError, MismatchError
+from autopipe.recorder.code import RecordedCode
 from autopipe.recorder.encode import decode_node
 from autopipe.recorder.glue import (
     ATTRIBUTES,
     FLAG,
     AttributeReader,
-    RegionCode,
     TrainingFlag,
-    enter_autocast,
-    enter_grad_mode,
     is_reader,
 )
 from autopipe.recorder.writing import parameters_of
@@ -81,8 +79,7 @@ def assemble(
         _, *path, attribute = target.split(".")
         owner = module.get_submodule(".".join(path))
         _place(module, module, [ATTRIBUTES, *path]).add_module(attribute, AttributeReader(owner, attribute))
-    if any(node.target in (enter_autocast, enter_grad_mode) for node in graph.nodes):
-        graph.set_codegen(RegionCode())
+    graph.set_codegen(RecordedCode(graph))
     module.graph = graph
     graph.lint()
     return module

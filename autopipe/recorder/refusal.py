@@ -76,6 +76,14 @@ def user_frame() -> FrameType | None:
     return None
 
 
+def calling_frame() -> FrameType | None:
+    """Return the innermost frame that is not the recorder's: the user's, or one of torch's own Python code."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and os.path.abspath(frame.f_code.co_filename).startswith(_OWN + os.sep):
+        frame = frame.f_back
+    return frame
+
+
 def _expression(frame: FrameType) -> str:
     """Return the source of the expression that ``frame`` is evaluating, or of its line."""
     code, index = frame.f_code, frame.f_lasti // 2

@@ -19,7 +19,7 @@ from autopipe.recorder.ledger import Ledger, TensorNames
 from autopipe.recorder.notes import NOTE, Note, describe, versions, written
 from autopipe.recorder.patches import intercepted
 from autopipe.recorder.reading import Reads
-from autopipe.recorder.rebinding import LeafAttributes, attributes_of, rebound
+from autopipe.recorder.rebinding import LeafAttributes, attributes_of, rebound, undo_views
 from autopipe.recorder.refusal import Refusal, Unwritable, refusal, refusal_of
 from autopipe.recorder.stand_ins import Substitution
 from autopipe.recorder.vocabulary import Query, classify
@@ -147,7 +147,8 @@ class Recorder(TorchFunctionMode):
         is_small = self.leaves.is_small(module, path)
         if path and (is_small or self.leaves.is_leaf(module, path)):
             with self._silent():
-                if not is_small or self._is_writable((args, kwargs)):
+                # One that is given what no graph holds, such as another module, may still be entered.
+                if not (is_small or self.leaves.is_optional(module, path)) or self._is_writable((args, kwargs)):
                     return self._leaf(module, path, args, kwargs, original)
         return self._open(module, path, args, kwargs)
 
@@ -227,6 +228,8 @@ class Recorder(TorchFunctionMode):
         self.muted = False
         try:
             result = module._call_impl(*args, **kwargs)
+            with self._silent():
+                undo_views(module, attributes)
             changed = rebound(module, attributes)
             if changed is not None and frame.demoted is None:
                 self.rebinds = True

@@ -129,10 +129,7 @@ def settle(terms: Terms) -> tuple[fx.Graph, Terms]:
 
 def _base_run(terms: Terms) -> tuple[Run, Terms]:
     """Return the recording of the example itself."""
-    first = terms.run()
-    if first.rebinds:
-        # Libraries set attributes up in the first call: only what a second call still rebinds counts.
-        first = terms.run()
+    first = _run_settled(terms, terms.example)
     chosen, compiling = first, terms.compiling
     if first.refused is not None or _share(terms.model, first) > _LARGE_SHARE:
         # Some libraries read no values when they believe to be compiled: worth it where much would stay whole.
@@ -149,6 +146,12 @@ def _base_run(terms: Terms) -> tuple[Run, Terms]:
         )
     reasons = {path: str(reason) for path, reason in chosen.demoted.items()}
     return chosen, replace(terms, compiling=compiling, demoted=reasons | terms.demoted)
+
+
+def _run_settled(terms: Terms, example: Example) -> Run:
+    first = terms.run(example)
+    # Libraries set attributes up in the first call: only what a second call still rebinds counts.
+    return terms.run(example) if first.rebinds else first
 
 
 def _share(model: nn.Module, recorded: Run) -> float:
@@ -193,7 +196,7 @@ def mode_of(*modules: nn.Module, training: bool) -> Iterator[None]:
 
 def _try_run(terms: Terms, example: Example) -> Run | None:
     try:
-        variant = terms.run(example)
+        variant = _run_settled(terms, example)
     except MODEL_ERRORS:
         return None
     return variant if variant.refused is None else None

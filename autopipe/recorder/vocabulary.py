@@ -26,6 +26,11 @@ _OTHER_QUERIES = (
     "result_type can_cast is_tensor is_storage __dir__ dim_order __sizeof__ _is_zerotensor is_coalesced"
 )
 _QUERIES = f"{_SHAPE_QUERIES} {_OTHER_QUERIES}"
+_FACTORIES = "arange range eye empty zeros ones rand randn randint full"
+_TAKES_SIZES = (
+    f"{_FACTORIES} view reshape expand repeat tile narrow split unflatten "
+    "unfold new_empty new_zeros new_ones new_full pad interpolate"
+)
 _VALUE_SHAPED = "nms nonzero argwhere unique unique_consecutive masked_select bincount unique_dim"
 
 
@@ -68,9 +73,14 @@ class Call:
         name = self.title.rpartition(".")[2]
         if name == "__getitem__":
             index = args[1] if isinstance(args[1], (tuple, list)) else (args[1],)
-            return any(isinstance(item, Tensor) and item.dtype in (torch.bool, torch.uint8) for item in index)
+            bounds = [end for item in index if isinstance(item, slice) for end in (item.start, item.stop, item.step)]
+            is_mask = any(isinstance(item, Tensor) and item.dtype in (torch.bool, torch.uint8) for item in index)
+            return is_mask or any(isinstance(end, Tensor) for end in bounds)
         if name == "repeat_interleave":
             return len(args) == 1 or isinstance(args[1], Tensor)
+        if name in _words(_TAKES_SIZES):
+            sizes = args[1:] if args and isinstance(args[0], Tensor) and name not in _words(_FACTORIES) else args
+            return bool(tensors(sizes[:1] if name in ("full", "new_full") else sizes))
         return name in _words(_VALUE_SHAPED) or (name == "where" and len(args) == 1)
 
 
