@@ -4,7 +4,7 @@ from torch import Tensor
 from torch.autograd.graph import GradientEdge
 
 from autopipe.executor.entry import Entry
-from autopipe.executor.split_backward import Deferred
+from autopipe.stages.split_backward import Deferred
 
 
 class Flight:

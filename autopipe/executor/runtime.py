@@ -18,12 +18,12 @@ from autopipe.executor.microbatch import Inputs, batch_of, cut, micro_batch_size
 from autopipe.executor.program import Program, ScheduleMaker, make_program
 from autopipe.executor.record import Record
 from autopipe.executor.seeds import Seeds
-from autopipe.executor.split_backward import Deferred, input_gradients
 from autopipe.schedules.action import Action, Op
 from autopipe.schedules.comms import Edge, Kind, Message, Step, edges_by_stage, reads, writes
 from autopipe.stages.boundary import Route
 from autopipe.stages.loss import LossFunction, resolve_loss
 from autopipe.stages.split import Stage
+from autopipe.stages.split_backward import Deferred, input_gradients
 from autopipe.transport.endpoint import Endpoint, Handle, TransportError
 
 _LANES = {

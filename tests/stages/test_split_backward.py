@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import get_gradient_edge
 
 from autopipe.executor.entry import Entry
-from autopipe.executor.split_backward import input_gradients
+from autopipe.stages.split_backward import input_gradients
 from tests.models import Block, Residual
 
 
