@@ -10,7 +10,7 @@ from autopipe.schedules.named import NAMES, make
 @click.argument("name", type=click.Choice(NAMES))
 @click.option("--stages", type=int, required=True, help="Ranks of the pipeline, p.")
 @click.option("--micro-batches", type=int, required=True, help="Micro-batches of one step, m.")
-@click.option("--virtual", type=int, help="Stages on each rank, v.  [default: 2 for zb-v, else 1]")
+@click.option("--virtual", type=int, help="Stages on each rank, v.  [default: 2 for zb-v and dualpipe-v, else 1]")
 @click.option("--depth", type=int, default=0, show_default=True, help="Extra warm-up forwards of 1f1b.")
 @click.option("--actions", is_flag=True, help="One line of actions a rank, in order, without time.")
 def command(name: str, stages: int, micro_batches: int, virtual: int | None, depth: int, actions: bool) -> None:

@@ -17,7 +17,7 @@ from autopipe.schedules.named import NAMES
 @click.option("--schedule", "name", type=click.Choice(NAMES), help="Without PLAN: the schedule to ask about.")
 @click.option("--stages", type=int, help="Its ranks, p.")
 @click.option("--micro-batches", type=int, help="Its micro-batches, m.")
-@click.option("--virtual", type=int, help="Stages on each rank, v.  [default: 2 for zb-v, else 1]")
+@click.option("--virtual", type=int, help="Stages on each rank, v.  [default: 2 for zb-v and dualpipe-v, else 1]")
 @click.option("--depth", type=int, default=0, show_default=True, help="Extra warm-up forwards of 1f1b.")
 @click.option("--times", multiple=True, metavar="F,I,W", help="Milliseconds; once for all stages, or once for each.")
 @click.option("--link", "hop_ms", type=float, default=0.0, show_default=True, help="Milliseconds of a message.")

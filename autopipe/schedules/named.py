@@ -3,6 +3,7 @@
 from autopipe.errors import InputError
 from autopipe.schedules.action import Schedule
 from autopipe.schedules.bfs import bfs
+from autopipe.schedules.dualpipe_v import dualpipe_v
 from autopipe.schedules.forward_only import forward_only
 from autopipe.schedules.gpipe import gpipe
 from autopipe.schedules.interleaved import interleaved
@@ -10,15 +11,16 @@ from autopipe.schedules.one_f_one_b import one_f_one_b
 from autopipe.schedules.zb_v import zb_v
 from autopipe.schedules.zero_bubble import zb_h1, zb_h2
 
-NAMES = ("gpipe", "1f1b", "interleaved", "bfs", "zb-h1", "zb-h2", "zb-v", "forward")
-VIRTUAL = ("interleaved", "bfs", "zb-v")
-SPLIT = ("zb-h1", "zb-h2", "zb-v")
+NAMES = ("gpipe", "1f1b", "interleaved", "bfs", "zb-h1", "zb-h2", "zb-v", "dualpipe-v", "forward")
+VIRTUAL = ("interleaved", "bfs", "zb-v", "dualpipe-v")
+SPLIT = ("zb-h1", "zb-h2", "zb-v", "dualpipe-v")
+V_SHAPED = ("zb-v", "dualpipe-v")
 FITTED = "fitted"
 
 
 def placement(name: str, *, ranks: int, virtual: int = 1) -> tuple[int, ...]:
-    """Return the rank of each stage under the schedule called ``name``: a V for zb-v, else stage s on rank s mod p."""
-    if name == "zb-v":
+    """Return the rank of each stage under the schedule ``name``: out and back in a V, else stage s on rank s mod p."""
+    if name in V_SHAPED:
         return (*range(ranks), *reversed(range(ranks)))
     return tuple(stage % ranks for stage in range(ranks * virtual))
 
@@ -35,7 +37,7 @@ def make(name: str, *, stages: int, micro_batches: int, virtual: int | None = No
     micro_batches : int
         Micro-batches of one step, m.
     virtual : int, optional
-        Stages per rank, v: always 2 for ``zb-v``, 1 (the default) or more for ``interleaved`` and ``bfs``, 1 for
+        Stages per rank, v: always 2 for those in a V, 1 (the default) or more for ``interleaved`` and ``bfs``, 1 for
         all others.
     depth : int
         Extra warm-up forwards of ``1f1b``.
@@ -46,7 +48,7 @@ def make(name: str, *, stages: int, micro_batches: int, virtual: int | None = No
         If the name is unknown, a size is below 1, or an option does not belong to that schedule.
     """
     if virtual is None:
-        virtual = 2 if name == "zb-v" else 1
+        virtual = 2 if name in V_SHAPED else 1
     for what, size, least in (
         ("stages", stages, 1),
         ("micro-batches", micro_batches, 1),
@@ -60,10 +62,10 @@ def make(name: str, *, stages: int, micro_batches: int, virtual: int | None = No
     if virtual != 1 and name not in VIRTUAL:
         raise InputError(
             f"schedule {name!r} has one stage per rank, not {virtual}: leave virtual stages at 1, or choose "
-            f"{' or '.join(VIRTUAL)}."
+            f"{', '.join(VIRTUAL[:-1])} or {VIRTUAL[-1]}."
         )
-    if name == "zb-v" and virtual != 2:
-        raise InputError(f"schedule 'zb-v' has two stages per rank, not {virtual}: give --virtual 2.")
+    if name in V_SHAPED and virtual != 2:
+        raise InputError(f"schedule {name!r} has two stages per rank, not {virtual}: give --virtual 2.")
     if depth and name != "1f1b":
         raise InputError(f"schedule {name!r} has no depth: leave it at 0, or choose 1f1b.")
     match name:
@@ -79,6 +81,8 @@ def make(name: str, *, stages: int, micro_batches: int, virtual: int | None = No
             return zb_h2(stages, micro_batches)
         case "zb-v":
             return zb_v(stages, micro_batches)
+        case "dualpipe-v":
+            return dualpipe_v(stages, micro_batches)
         case "forward":
             return forward_only(range(stages), micro_batches)
     return gpipe(stages, micro_batches)

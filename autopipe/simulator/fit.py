@@ -9,7 +9,7 @@ from autopipe.costs.stages import EdgeCost, StageCost
 from autopipe.errors import InfeasibleError, InputError
 from autopipe.schedules.action import Op, Schedule, peak_in_flight
 from autopipe.schedules.fitted import StageTimes, fitted
-from autopipe.schedules.named import NAMES, VIRTUAL, make
+from autopipe.schedules.named import NAMES, V_SHAPED, VIRTUAL, make
 from autopipe.simulator.events import run
 
 SAMPLES = 4
@@ -85,7 +85,7 @@ def _templates(stage_ranks: tuple[int, ...], micro_batches: int, *, splits: bool
     ranks = max(stage_ranks) + 1
     virtual, rest = divmod(len(stage_ranks), ranks)
     for name in NAMES:
-        if name == "forward" or rest or (virtual > 1 and name not in VIRTUAL) or (name == "zb-v" and virtual != 2):
+        if name == "forward" or rest or (virtual > 1 and name not in VIRTUAL) or (name in V_SHAPED and virtual != 2):
             continue
         schedule = make(name, stages=ranks, micro_batches=micro_batches, virtual=virtual)
         if schedule.stage_ranks == stage_ranks and (splits or not _is_split(schedule)):

@@ -92,7 +92,6 @@ def all_parameters(name: str) -> set[str]:
 
 
 # The other schedules: on every model and size over threads, pairwise over processes.
-SCHEDULES = (("interleaved", 1), ("interleaved", 2), ("bfs", 2), ("zb-h1", 1), ("zb-h2", 1), ("zb-v", 2))
 OTHERS = [
     (name, ranks, m, schedule, virtual)
     for name, ranks, m in itertools.product(JOBS, (2, 4), (1, 3, 4, 8))
@@ -103,6 +102,7 @@ OTHERS = [
         ("zb-h1", 1),
         ("zb-h2", 1),
         ("zb-v", 2),
+        ("dualpipe-v", 2),
     )
     if name in ("gpt", "cnn") or ranks * virtual <= 4  # the others have fewer layers than eight stages need
 ]

@@ -14,6 +14,7 @@ from autopipe.schedules.bfs import bfs
 from autopipe.schedules.check import check
 from autopipe.schedules.comms import Edge, Kind, Message, chain, lower
 from autopipe.schedules.csv import from_csv, to_csv
+from autopipe.schedules.dualpipe_v import dualpipe_v
 from autopipe.schedules.fitted import StageTimes, fitted
 from autopipe.schedules.grid import draw
 from autopipe.schedules.interleaved import interleaved
@@ -105,6 +106,7 @@ def test_bfs_holds_all_micro_batches_on_every_stage(p: int, m: int, v: int) -> N
         (zb_h1, zb_h1(4, 8)),
         (zb_h2, zb_h2(4, 8)),
         (zb_v, zb_v(4, 8)),
+        (dualpipe_v, dualpipe_v(4, 8)),
     ],
 )
 def test_the_docstring_draws_the_schedule(generator: object, schedule: Schedule) -> None:
@@ -119,7 +121,7 @@ def test_the_pace_of_what_cannot_begin_is_never() -> None:
 
 
 def test_only_some_schedules_have_virtual_stages() -> None:
-    with pytest.raises(InputError, match="choose interleaved or bfs or zb-v"):
+    with pytest.raises(InputError, match="choose interleaved, bfs, zb-v or dualpipe-v"):
         make("zb-h1", stages=4, micro_batches=8, virtual=2)
     with pytest.raises(InputError, match="two stages per rank, not 3"):
         make("zb-v", stages=4, micro_batches=8, virtual=3)
@@ -127,13 +129,21 @@ def test_only_some_schedules_have_virtual_stages() -> None:
 
 @settings(deadline=None)
 @given(p=P, m=M)
-def test_zb_v_idles_while_the_pipeline_fills_and_drains_and_little_more(p: int, m: int) -> None:
+def test_zb_v_idles_only_while_the_pipeline_fills_and_drains(p: int, m: int) -> None:
     schedule = zb_v(p, m)
     assert all(peak_in_flight(actions) <= 2 * p for actions in schedule.actions)
-    if m >= p:
-        cell = 1 + max(len(str(action)) for row in schedule.actions for action in row)
-        longest = max(len(line) for line in draw(schedule).splitlines()) - len("rank 0 | ")
-        assert 0 <= -(-longest // cell) - (6 * m + p - 1) <= p // 2
+    cell = 1 + max(len(str(action)) for row in schedule.actions for action in row)
+    longest = max(len(line) for line in draw(schedule).splitlines()) - len("rank 0 | ")
+    beats = -(-longest // cell)
+    if m >= 2 * p - 1:
+        assert beats == 6 * m + p - 1
+    elif m >= p:
+        assert 0 <= beats - (6 * m + p - 1) <= p // 2
+
+
+@given(p=P, m=M)
+def test_dualpipe_v_holds_one_more_than_zb_v(p: int, m: int) -> None:
+    assert all(peak_in_flight(actions) <= 2 * p + 1 for actions in dualpipe_v(p, m).actions)
 
 
 @given(name=st.sampled_from(NAMES), p=P, m=M, v=V)

@@ -13,7 +13,7 @@ def test_a_schedule_bears_the_name_it_was_made_by(name):
 
 
 def test_an_unknown_name_lists_the_known_ones():
-    with pytest.raises(InputError, match="gpipe, 1f1b, interleaved, bfs, zb-h1, zb-h2, zb-v, forward"):
+    with pytest.raises(InputError, match="gpipe, 1f1b, interleaved, bfs, zb-h1, zb-h2, zb-v, dualpipe-v, forward"):
         make("1f2b", stages=2, micro_batches=2)
 
 
