@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from autopipe.executor.pipeline import Pipeline
     from autopipe.executor.seeds import draw_seed as draw_seed
     from autopipe.stages.loss import LossFunction
+    from autopipe.stages.recompute import Policy
 
 _HOMES = {"Pipeline": "autopipe.executor.pipeline", "draw_seed": "autopipe.executor.seeds"}
 
@@ -201,6 +202,7 @@ def pipeline(
     devices: Sequence[str | torch.device] | None = None,
     ranks: int | None = None,
     seed: int | None = None,
+    recompute_policy: Policy | None = None,
 ) -> Pipeline:
     """Return ``model`` as a `Pipeline` that is ready to train.
 
@@ -227,6 +229,9 @@ def pipeline(
         What dropout and other random operations draw from, with step, micro-batch and node (`draw_seed`); by
         default the first rank's ``torch.initial_seed()``. A plain loop that seeds the same way, or a pipeline
         of one stage, draws the same.
+    recompute_policy : function or sequence of operations, optional
+        Which results the layers that the plan recomputes keep all the same: what
+        `torch.utils.checkpoint.create_selective_checkpoint_contexts` takes.
 
     Raises
     ------
@@ -267,6 +272,7 @@ def pipeline(
         actions=document.actions,
         stage_costs=planned_stages(document),
         edge_costs=planned_edges(document),
+        recompute=tuple(name for stage in document.stages for name in stage.recompute),
     )
     if devices is None and ranks is None:
         ranks = layout.ranks
@@ -279,6 +285,7 @@ def pipeline(
         devices=devices,
         ranks=ranks,
         seed=seed,
+        recompute_policy=recompute_policy,
     )
 
 
@@ -311,10 +318,6 @@ def _check_runnable(plan: Plan) -> None:
         raise InputError(
             f"the plan for {plan.model} has {plan.data_parallel_size} replicas and device order {plan.device_order}, "
             "and the executor runs one replica on devices in turn: plan with --replicas 1."
-        )
-    if any(stage.recompute for stage in plan.stages):
-        raise InputError(
-            f"the plan for {plan.model} recomputes layers, and the executor does not: plan with --recompute none."
         )
 
 

@@ -22,7 +22,8 @@ from autopipe.schedules.named import make
 from autopipe.simulator.fit import fit
 from autopipe.stages.boundary import routes
 from autopipe.stages.loss import LossFunction
-from autopipe.stages.split import retarget, split
+from autopipe.stages.recompute import Policy, recompute_layers
+from autopipe.stages.split import Stage, retarget, split
 from autopipe.transport.endpoint import Endpoint
 
 TIE_TAGS = 1 << 28
@@ -33,7 +34,8 @@ class Layout:
     """Which layers form which stage on which rank, and the schedule that they run.
 
     ``actions``, one line per rank, spell out a schedule that no name says, for ``micro_batches``; for another
-    number one is fitted to ``stage_costs`` and ``edge_costs`` that holds no more in flight.
+    number one is fitted to ``stage_costs`` and ``edge_costs`` that holds no more in flight. ``recompute`` names
+    the layers that are computed again in the backward.
     """
 
     bounds: tuple[int, ...]
@@ -45,6 +47,7 @@ class Layout:
     actions: tuple[str, ...] = ()
     stage_costs: tuple[StageCost, ...] = ()
     edge_costs: tuple[EdgeCost, ...] = ()
+    recompute: tuple[str, ...] = ()
 
     @property
     def ranks(self) -> int:
@@ -120,6 +123,7 @@ def build_rank(
     *,
     loss_fn: LossFunction | None,
     draw_lock: contextlib.AbstractContextManager[Any],
+    recompute_policy: Policy | None = None,
 ) -> Rank:
     """Return what the endpoint's rank runs of ``module`` under ``layout``.
 
@@ -154,6 +158,7 @@ def build_rank(
         seed_draws(stage.module, drawing, seeds)
         if endpoint.device.type != "cpu":
             retarget(stage.module, endpoint.device)
+        recompute_layers(stage.module, _recomputed(graph, layout, stage), policy=recompute_policy)
     runtime = Runtime(
         stages=mine,
         stage_ranks=layout.stage_ranks,
@@ -175,6 +180,15 @@ def build_rank(
         parameters=own,
         tied=TiedGradients(ties, shared, endpoint, first_tag=TIE_TAGS),
     )
+
+
+def _recomputed(graph: Graph, layout: Layout, stage: Stage) -> dict[str, tuple[str, ...]]:
+    """Return the nodes of each layer of a stage that is to be recomputed."""
+    unknown = set(layout.recompute) - {layer.name for layer in graph.layers}
+    if unknown:
+        raise InputError(f"the plan recomputes layer {min(unknown)}, which the model does not have: plan it anew.")
+    layers = graph.layers[stage.begin : stage.end]
+    return {layer.name: layer.nodes for layer in layers if layer.name in layout.recompute}
 
 
 def _by_original_name(module: fx.GraphModule, graph: Graph) -> dict[str, nn.Parameter]:

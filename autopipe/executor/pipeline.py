@@ -1,6 +1,5 @@
 """A `Pipeline` trains a model in stages: the same lines on every rank, the same numbers as the plain model."""
 
-import contextlib
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -18,11 +17,13 @@ from autopipe.errors import InputError, MismatchError
 from autopipe.executor.build import Layout, Rank, build_rank, copy_stand_ins, rank_pairs
 from autopipe.executor.launch import ThreadRanks, join_group, local_devices, under_torchrun
 from autopipe.executor.norms import parameter_norms
-from autopipe.executor.precision import autocast_state
 from autopipe.executor.seeds import draw_seed, kept_generators
 from autopipe.executor.state import gather_state, load_full, stage_state
+from autopipe.stages.autocast import autocast_state, no_autocast
 from autopipe.stages.loss import LossFunction
+from autopipe.stages.recompute import Policy
 from autopipe.transport.distributed import DistributedEndpoint
+from autopipe.transport.endpoint import Endpoint
 
 
 class Pipeline:
@@ -57,6 +58,7 @@ class Pipeline:
         devices: Sequence[str | torch.device] | None = None,
         ranks: int | None = None,
         seed: int | None = None,
+        recompute_policy: Policy | None = None,
     ) -> None:
         self.plan = plan
         self.seed = torch.initial_seed() if seed is None else seed
@@ -64,23 +66,30 @@ class Pipeline:
         self.layout = layout
         self._graph = graph
         self._threads: ThreadRanks | None = None
+
+        draw_lock = threading.RLock()
+
+        def build(endpoint: Endpoint) -> Rank:
+            return build_rank(
+                module,
+                graph,
+                layout,
+                endpoint,
+                loss_fn=loss_fn,
+                draw_lock=draw_lock,
+                recompute_policy=recompute_policy,
+            )
+
         if under_torchrun():
             device = join_group()
             endpoint = DistributedEndpoint(device, rank_pairs(graph, layout))
             self.rank = endpoint.rank
             self.seed = _agree_on(layout, graph, self.seed, endpoint)
-            alone = contextlib.nullcontext()
-            self._ranks: tuple[Rank, ...] = (
-                build_rank(module, graph, layout, endpoint, loss_fn=loss_fn, draw_lock=alone),
-            )
+            self._ranks: tuple[Rank, ...] = (build(endpoint),)
         else:
             self.rank = 0
             self._threads = ThreadRanks(local_devices(devices, ranks))
-            lock = threading.RLock()
-            self._ranks = tuple(
-                build_rank(module, graph, layout, endpoint, loss_fn=loss_fn, draw_lock=lock)
-                for endpoint in self._threads.endpoints
-            )
+            self._ranks = tuple(map(build, self._threads.endpoints))
         held = [self.rank] if self._threads is None else list(range(layout.ranks))
         self.is_first = layout.stage_ranks[0] in held
         self.is_last = layout.stage_ranks[-1] in held
@@ -251,7 +260,8 @@ class Pipeline:
         contexts = [autocast_state(device) for device in devices]
         for rank in self._ranks:
             rank.runtime.seeds.seed, rank.runtime.seeds.step = self.seed, self.steps
-        with kept_generators(devices, draw_seed(self.seed, self.steps, 0, "step")):
+        # Threads of ranks begin without autocast; this thread, where it is the rank, is made to.
+        with kept_generators(devices, draw_seed(self.seed, self.steps, 0, "step")), no_autocast(devices[0]):
             loss = self._each(run)[0]
         self.steps += training
         return loss

@@ -89,6 +89,11 @@ class Seeded(nn.Module):
         self._function = (function,)
         self._seeds = seeds
 
+    @property
+    def wrapped(self) -> Callable[..., Any]:
+        """What is called."""
+        return self._function[0]
+
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Seed, and call."""
         return self._seeds.call(self._node, self._function[0], *args, **kwargs)

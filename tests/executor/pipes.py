@@ -9,6 +9,7 @@ from torch import nn
 from autopipe.executor.build import Layout
 from autopipe.executor.pipeline import Pipeline
 from autopipe.recorder import record
+from autopipe.schedules.named import make
 from tests.reference import even_bounds
 
 
@@ -21,17 +22,24 @@ def thread_pipe(
     loss_fn: Any = None,
     schedule: str = "1f1b",
     bounds: tuple[int, ...] | None = None,
-    **others: Any,
+    virtual: int = 1,
+    recompute: bool = False,
+    **options: Any,
 ) -> Pipeline:
-    """Return ``model`` as a pipeline of ``stages`` thread-ranks, cut evenly unless ``bounds`` say otherwise."""
+    """Return ``model`` as a pipeline of ``stages`` thread-ranks, cut evenly unless ``bounds`` say otherwise.
+
+    With ``recompute`` every layer is recomputed.
+    """
     recording = record(model, example)
     layout = Layout(
-        bounds=bounds or even_bounds(len(recording.graph.layers), stages),
-        stage_ranks=tuple(range(stages)),
+        bounds=bounds or even_bounds(len(recording.graph.layers), stages * virtual),
+        stage_ranks=make(schedule, stages=stages, micro_batches=1, virtual=virtual).stage_ranks,
         schedule=schedule,
         micro_batches=micro_batches,
+        virtual_stages=virtual,
+        recompute=tuple(layer.name for layer in recording.graph.layers) if recompute else (),
     )
-    return Pipeline(recording.module, recording.graph, layout, loss_fn=loss_fn, ranks=stages, **others)
+    return Pipeline(recording.module, recording.graph, layout, loss_fn=loss_fn, ranks=stages, **options)
 
 
 def twins(build: Any, seed: int = 0) -> tuple[nn.Module, nn.Module]:
