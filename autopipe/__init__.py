@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from autopipe.api import Pipeline, capture, draw_seed, partition, pipeline, profile, split
+    from autopipe.api import Arguments, MicroBatches, Pipeline, capture, draw_seed, partition, pipeline, profile, split
     from autopipe.documents.graph import Graph
     from autopipe.documents.plan import Plan
     from autopipe.documents.profile import Profile
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "Arguments",
     "AutopipeError",
     "CaptureError",
     "Cluster",
@@ -35,6 +36,7 @@ __all__ = [
     "Graph",
     "InfeasibleError",
     "InputError",
+    "MicroBatches",
     "MismatchError",
     "Pipeline",
     "Plan",

@@ -19,11 +19,18 @@ if TYPE_CHECKING:
     from torch import nn
 
     from autopipe.executor.pipeline import Pipeline
+    from autopipe.executor.request import Arguments as Arguments
+    from autopipe.executor.request import MicroBatches as MicroBatches
     from autopipe.executor.seeds import draw_seed as draw_seed
     from autopipe.stages.loss import LossFunction
     from autopipe.stages.recompute import Policy
 
-_HOMES = {"Pipeline": "autopipe.executor.pipeline", "draw_seed": "autopipe.executor.seeds"}
+_HOMES = {
+    "Arguments": "autopipe.executor.request",
+    "MicroBatches": "autopipe.executor.request",
+    "Pipeline": "autopipe.executor.pipeline",
+    "draw_seed": "autopipe.executor.seeds",
+}
 
 
 def __getattr__(name: str) -> Any:
@@ -47,8 +54,8 @@ def capture(
     ----------
     model : nn.Module
         Left as it was: parameters, buffers, gradients, modes and random state.
-    example : tuple, dict or Tensor
-        The model's positional arguments, its keyword arguments, or its only argument.
+    example : tuple, dict, Tensor or Arguments
+        The model's positional arguments, its keyword arguments, its only argument, or a mixture.
     leaf : sequence of classes or name patterns
         Modules to keep whole.
     granularity : int, optional
@@ -202,6 +209,7 @@ def pipeline(
     devices: Sequence[str | torch.device] | None = None,
     ranks: int | None = None,
     seed: int | None = None,
+    reduction: str = "mean",
     recompute_policy: Policy | None = None,
 ) -> Pipeline:
     """Return ``model`` as a `Pipeline` that is ready to train.
@@ -229,6 +237,8 @@ def pipeline(
         What dropout and other random operations draw from, with step, micro-batch and node (`draw_seed`); by
         default the first rank's ``torch.initial_seed()``. A plain loop that seeds the same way, or a pipeline
         of one stage, draws the same.
+    reduction : str
+        What ``loss_fn`` does with its samples: ``"mean"``, or ``"sum"``, where micro-batches add up.
     recompute_policy : function or sequence of operations, optional
         Which results the layers that the plan recomputes keep all the same: what
         `torch.utils.checkpoint.create_selective_checkpoint_contexts` takes.
@@ -285,12 +295,15 @@ def pipeline(
         devices=devices,
         ranks=ranks,
         seed=seed,
+        reduction=reduction,
         recompute_policy=recompute_policy,
     )
 
 
 def arguments(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return an example as positional and keyword arguments of the model."""
+    if type(example).__name__ == "Arguments":
+        return example.args, example.kwargs
     if isinstance(example, dict):
         return (), dict(example)
     if isinstance(example, (tuple, list)):

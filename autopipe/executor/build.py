@@ -11,9 +11,11 @@ from torch import fx, nn
 from autopipe.costs.stages import EdgeCost, StageCost
 from autopipe.documents.graph import Graph
 from autopipe.errors import InputError
+from autopipe.executor.ending import Ending
 from autopipe.executor.microbatch import Inputs
 from autopipe.executor.runtime import Runtime
 from autopipe.executor.seeds import Seeds, seed_draws
+from autopipe.executor.shares import Reduction, Shares
 from autopipe.executor.tied import Tie, TiedGradients, find_ties
 from autopipe.schedules.action import Schedule, from_lines, peak_in_flight
 from autopipe.schedules.edges import stage_edges
@@ -122,6 +124,7 @@ def build_rank(
     endpoint: Endpoint,
     *,
     loss_fn: LossFunction | None,
+    reduction: Reduction,
     draw_lock: contextlib.AbstractContextManager[Any],
     recompute_policy: Policy | None = None,
 ) -> Rank:
@@ -129,6 +132,8 @@ def build_rank(
 
     Parameters
     ----------
+    reduction : Reduction
+        Whether the losses of micro-batches count by their shares, or add up.
     draw_lock : context manager
         Held while a random operation draws: a lock where several ranks share a generator.
 
@@ -168,7 +173,7 @@ def build_rank(
         forward_schedule=layout.evaluation,
         micro_batches=layout.micro_batches,
         endpoint=endpoint,
-        loss_fn=loss_fn,
+        ending=Ending(endpoint.device, loss_fn, Shares(reduction, total=float), seeds),
         seeds=seeds,
         inputs=Inputs(graph.arguments, graph.whole_inputs),
     )

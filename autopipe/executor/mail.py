@@ -63,6 +63,14 @@ class Mail:
         names = self._names[source, target]
         return tuple(n for n, spec in zip(names, specs, strict=True) if isinstance(spec, TensorSpec) and spec.gradient)
 
+    def zeros(self, message: Message) -> list[Any]:
+        """Return what a gradient message holds where the micro-batch counts for nothing."""
+        known = self._specs.get(self._key(message))
+        if known is None:
+            forward = self._specs[message.target, message.source, False, self._signatures[message.micro_batch]]
+            known = tuple(spec for spec in forward if isinstance(spec, TensorSpec) and spec.gradient)
+        return [_zero(value) for value in allocate(known, self._endpoint.device)]
+
     def put(self, message: Message, values: list[Any] | None) -> None:
         """Hand over the values of a message; None if they could not be made.
 

@@ -1,13 +1,15 @@
 """A mini-batch is cut into micro-batches along the leading dimension of its tensors."""
 
+import dataclasses
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from autopipe.errors import InputError
+from autopipe.executor.request import MicroBatches
 from autopipe.recorder.example import map_tensors, tensors
 
 
@@ -37,7 +39,20 @@ def batch_of(*trees: Any) -> int:
 
 
 def cut(tree: Any, sizes: tuple[int, ...]) -> tuple[Any, ...]:
-    """Return one tree per micro-batch: tensors of the batch's leading size are narrowed, all else is passed whole."""
+    """Return one tree per micro-batch: tensors of the batch's leading size are narrowed, all else is passed whole.
+
+    Raises
+    ------
+    InputError
+        If the tree is `MicroBatches` of another number.
+    """
+    if isinstance(tree, MicroBatches):
+        if len(tree.items) != len(sizes):
+            raise InputError(
+                f"one MicroBatches of this step holds {len(tree.items)} items and another {len(sizes)}: give each "
+                "of them one item per micro-batch."
+            )
+        return tree.items
     batch = sum(sizes)
     starts = itertools.accumulate(sizes, initial=0)
     return tuple(_narrowed(tree, batch, start, size) for start, size in zip(starts, sizes, strict=False))
@@ -58,42 +73,54 @@ class Inputs:
         self._arguments = tuple(arguments)
         self._whole = frozenset(whole)
 
-    def batch(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
-        """Return the number of samples; raises as `batch_of` does."""
-        return batch_of(self._boxed(args, kwargs))
+    def sizes(self, args: tuple[Any, ...], kwargs: dict[str, Any], micro_batches: int) -> tuple[int, ...]:
+        """Return the samples of each micro-batch; raises as `batch_of` does."""
+        named = self._named(args, kwargs)
+        for _, value in named:
+            if isinstance(value, MicroBatches):
+                return tuple(batch_of(item) for item in value.items)
+        return micro_batch_sizes(batch_of([value for name, value in named if name not in self._whole]), micro_batches)
 
     def cut(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], sizes: tuple[int, ...]
     ) -> tuple[tuple[tuple[Any, ...], dict[str, Any]], ...]:
         """Return args and kwargs of each micro-batch."""
-        parts = cut(self._boxed(args, kwargs), sizes)
-        return tuple(
-            (tuple(map(_unboxed, args)), {name: _unboxed(value) for name, value in kwargs.items()})
-            for args, kwargs in parts
-        )
+        count = len(sizes)
+        columns = [
+            (value,) * count if name in self._whole and not isinstance(value, MicroBatches) else cut(value, sizes)
+            for name, value in self._named(args, kwargs)
+        ]
+        rows = list(zip(*columns, strict=True)) if columns else [()] * count
+        return tuple((row[: len(args)], dict(zip(kwargs, row[len(args) :], strict=True))) for row in rows)
 
-    def _boxed(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def _named(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[tuple[str, Any]]:
         names = itertools.chain(self._arguments, itertools.repeat(""))
-        return (
-            tuple(_Whole(value) if name in self._whole else value for name, value in zip(names, args, strict=False)),
-            {name: _Whole(value) if name in self._whole else value for name, value in kwargs.items()},
-        )
+        return [*zip(names, args, strict=False), *kwargs.items()]
 
 
-class _Whole:
-    """Hides a value from `cut`."""
+def check_targets(target: Any, sizes: tuple[int, ...]) -> None:
+    """Check that there are as many targets as inputs.
 
-    def __init__(self, value: Any) -> None:
-        self.value = value
-
-
-def _unboxed(value: Any) -> Any:
-    return value.value if isinstance(value, _Whole) else value
+    Raises
+    ------
+    InputError
+        If there are not.
+    """
+    if isinstance(target, MicroBatches) or not tensors(target):
+        return
+    if batch_of(target) != sum(sizes):
+        raise InputError(f"{batch_of(target)} targets came with {sum(sizes)} inputs: pass as many of each.")
 
 
 def signature(tree: Any) -> tuple[Any, ...]:
-    """Return what the shapes inside the model can depend on: shape, dtype and need of a gradient of each tensor."""
-    return tuple((tuple(tensor.shape), tensor.dtype, tensor.requires_grad) for tensor in tensors(tree))
+    """Return what the values inside the model can depend on beside the values of tensors.
+
+    That is shape, dtype and need of a gradient of each tensor, and every number, string and None.
+    """
+    return tuple(
+        (tuple(leaf.shape), leaf.dtype, leaf.requires_grad) if isinstance(leaf, Tensor) else leaf
+        for leaf in _leaves(tree)
+    )
 
 
 def to_device(tree: Any, device: torch.device) -> Any:
@@ -106,3 +133,18 @@ def _narrowed(tree: Any, batch: int, start: int, size: int) -> Any:
         return tensor.narrow(0, start, size) if tensor.dim() > 0 and tensor.shape[0] == batch else tensor
 
     return map_tensors(tree, narrow)
+
+
+def _leaves(tree: Any) -> Iterator[Any]:
+    """Yield the tensors and plain values in a tree's containers, in order."""
+    if isinstance(tree, (Tensor, bool, int, float, complex, str, type(None))):
+        yield tree
+    elif isinstance(tree, dict):
+        for item in tree.values():
+            yield from _leaves(item)
+    elif isinstance(tree, (list, tuple)):
+        for item in tree:
+            yield from _leaves(item)
+    elif dataclasses.is_dataclass(tree):
+        for field in dataclasses.fields(tree):
+            yield from _leaves(getattr(tree, field.name))

@@ -17,8 +17,10 @@ from autopipe.errors import InputError, MismatchError
 from autopipe.executor.build import Layout, Rank, build_rank, copy_stand_ins, rank_pairs
 from autopipe.executor.launch import ThreadRanks, join_group, local_devices, under_torchrun
 from autopipe.executor.norms import parameter_norms
+from autopipe.executor.request import Request, unpacked
 from autopipe.executor.seeds import draw_seed, kept_generators
-from autopipe.executor.state import gather_state, load_full, stage_state
+from autopipe.executor.shares import Reduction
+from autopipe.executor.state import gather_output, gather_state, load_full, stage_state
 from autopipe.stages.autocast import autocast_state, no_autocast
 from autopipe.stages.loss import LossFunction
 from autopipe.stages.recompute import Policy
@@ -58,6 +60,7 @@ class Pipeline:
         devices: Sequence[str | torch.device] | None = None,
         ranks: int | None = None,
         seed: int | None = None,
+        reduction: str = "mean",
         recompute_policy: Policy | None = None,
     ) -> None:
         self.plan = plan
@@ -76,6 +79,7 @@ class Pipeline:
                 layout,
                 endpoint,
                 loss_fn=loss_fn,
+                reduction=Reduction(reduction),
                 draw_lock=draw_lock,
                 recompute_policy=recompute_policy,
             )
@@ -94,20 +98,24 @@ class Pipeline:
         self.is_first = layout.stage_ranks[0] in held
         self.is_last = layout.stage_ranks[-1] in held
 
-    def step(self, *inputs: Any, target: Any = None, scale: float = 1.0, **keywords: Any) -> Tensor:
+    def step(self, *inputs: Any, target: Any = None, weight: Any = None, scale: float = 1.0, **keywords: Any) -> Tensor:
         """Run forward and backward of one mini-batch and return its loss, the same on every rank.
 
-        Each micro-batch's loss counts by its share of the samples. Gradients add to ``.grad``, as with
-        ``backward()``.
+        Each micro-batch's loss counts by its share: of ``weight``; else of the targets that its cross entropy
+        does not leave out, where it takes the mean over one; else of the samples. Gradients add to ``.grad``,
+        as with ``backward()``.
 
         Parameters
         ----------
         *inputs, **keywords
-            The model's own arguments for the whole mini-batch, (batch, ...); only the rank of the first
-            stage reads them.
+            The model's own arguments for the whole mini-batch, (batch, ...), or one `Arguments`; only the rank
+            of the first stage reads them. `MicroBatches` in the place of an argument is cut already.
         target : tree of Tensor, optional
             What the loss function takes beside the output, (batch, ...); only the rank of the last stage
             reads it.
+        weight : tree of Tensor, optional
+            How much each sample or token counts, (batch, ...): the loss must be the mean over what counts.
+            Only the rank of the last stage reads it.
         scale : float
             Multiplies the loss that is differentiated, not the one returned.
 
@@ -119,20 +127,41 @@ class Pipeline:
         Raises
         ------
         StepError
-            On every rank, if any rank failed.
+            On every rank, if any rank failed; a loss whose means over valid targets do not add up is a failure.
         InputError
             If the inputs cannot be cut into micro-batches.
         """
-        self._check_names(len(inputs))
-        return self._run(inputs, keywords, target, scale, training=True)
+        args, kwargs = self._arguments(inputs, keywords)
+        return self._run(Request(args=args, kwargs=kwargs, target=target, weight=weight, scale=scale, training=True))
 
-    def evaluate(self, *inputs: Any, target: Any = None, **keywords: Any) -> Tensor:
+    def evaluate(self, *inputs: Any, target: Any = None, weight: Any = None, **keywords: Any) -> Tensor:
         """Run the forward of one mini-batch without gradients and return its loss, the same on every rank.
 
         Parameters are those of `step`. The training mode stays as it is: call `eval` first where that matters.
         """
-        self._check_names(len(inputs))
-        return self._run(inputs, keywords, target, 1.0, training=False)
+        args, kwargs = self._arguments(inputs, keywords)
+        return self._run(Request(args=args, kwargs=kwargs, target=target, weight=weight))
+
+    def predict(self, *inputs: Any, everywhere: bool = False, **keywords: Any) -> Any:
+        """Run the forward of one mini-batch without gradients, and return the model's output for it.
+
+        The micro-batches' outputs are joined along the batch; numbers (a loss of the model's own) are averaged.
+
+        Parameters
+        ----------
+        *inputs, **keywords
+            As for `step`.
+        everywhere : bool
+            Return the output on every rank, on the CPU; by default only the rank of the last stage has it, and
+            the others return None.
+        """
+        args, kwargs = self._arguments(inputs, keywords)
+        self._run(Request(args=args, kwargs=kwargs, wants_loss=False, wants_outputs=True))
+        endings = [rank.runtime.ending for rank in self._ranks]
+        output = next((ending.outputs for ending in endings if ending.outputs is not None), None)
+        for ending in endings:
+            ending.outputs = None
+        return gather_output(output, self._ranks[0].runtime.endpoint) if everywhere and not self._threads else output
 
     def parameters(self) -> Iterator[nn.Parameter]:
         """Yield the parameters that this process trains, each once."""
@@ -236,20 +265,18 @@ class Pipeline:
             f"micro-batches, {self.layout.schedule}, {where})"
         )
 
-    def _run(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], target: Any, scale: float, *, training: bool
-    ) -> Tensor:
+    def _run(self, request: Request) -> Tensor:
         if self._threads is not None:
             copy_stand_ins(self._ranks)
 
         def run(index: int) -> Tensor:
             rank = self._ranks[index]
             context = contexts[index]
-            if not training:
-                return rank.runtime.step(args, kwargs, target=target, scale=scale, training=False, context=context)
+            if not request.training:
+                return rank.runtime.step(request, context=context)
             rank.tied.begin()
             try:
-                loss = rank.runtime.step(args, kwargs, target=target, scale=scale, training=True, context=context)
+                loss = rank.runtime.step(request, context=context)
             except BaseException:
                 rank.tied.restore()
                 raise
@@ -263,18 +290,20 @@ class Pipeline:
         # Threads of ranks begin without autocast; this thread, where it is the rank, is made to.
         with kept_generators(devices, draw_seed(self.seed, self.steps, 0, "step")), no_autocast(devices[0]):
             loss = self._each(run)[0]
-        self.steps += training
+        self.steps += request.training
         return loss
 
-    def _check_names(self, by_position: int) -> None:
-        """Refuse a step whose own ``target`` or ``scale`` could be meant for the model."""
-        arguments = self._graph.arguments
-        for name in arguments[by_position:] if self.is_first else ():
-            if name in ("target", "scale"):
+    def _arguments(self, inputs: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return the model's arguments; refuse a call whose own keywords could be meant for the model."""
+        args, kwargs = unpacked(inputs, keywords)
+        rest = self._graph.arguments[len(args) :] if self.is_first and args is inputs else ()
+        for name in rest:
+            if name in ("target", "weight", "scale", "everywhere"):
                 raise InputError(
                     f"the model has an argument called {name}, and step keeps that name for itself: pass the model's "
-                    f"arguments by position, in the order {', '.join(arguments)}."
+                    f"arguments as autopipe.Arguments(..., {name}=...)."
                 )
+        return args, kwargs
 
     def _each(self, call: Any) -> tuple[Any, ...]:
         return (call(0),) if self._threads is None else self._threads.run(call)

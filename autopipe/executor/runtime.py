@@ -12,16 +12,17 @@ from torch.autograd.graph import get_gradient_edge
 
 from autopipe.documents.timeline import Lane, RankTimeline
 from autopipe.errors import InputError, StepError
+from autopipe.executor.ending import Ending
 from autopipe.executor.flight import Flight
 from autopipe.executor.mail import HEADER_TAG, Mail
-from autopipe.executor.microbatch import Inputs, batch_of, cut, micro_batch_sizes, signature, to_device
+from autopipe.executor.microbatch import Inputs, signature, to_device
 from autopipe.executor.program import Program, ScheduleMaker, make_program
 from autopipe.executor.record import Record
+from autopipe.executor.request import Request
 from autopipe.executor.seeds import Seeds
 from autopipe.schedules.action import Action, Op
 from autopipe.schedules.comms import Edge, Kind, Message, Step, edges_by_stage, reads, writes
 from autopipe.stages.boundary import Route
-from autopipe.stages.loss import LossFunction, resolve_loss
 from autopipe.stages.split import Stage
 from autopipe.stages.split_backward import Deferred, input_gradients
 from autopipe.transport.endpoint import Endpoint, Handle, TransportError
@@ -69,6 +70,8 @@ class Runtime:
         The micro-batches of a full mini-batch.
     inputs : Inputs, optional
         How the first stage's arguments are cut; by default every tensor of the batch's leading size is.
+    ending : Ending
+        What becomes of the last stage's output.
     seeds : Seeds
         From what the stages' random operations draw.
     """
@@ -84,12 +87,13 @@ class Runtime:
         forward_schedule: ScheduleMaker,
         micro_batches: int,
         endpoint: Endpoint,
-        loss_fn: LossFunction | None,
+        ending: Ending,
         seeds: Seeds,
         inputs: Inputs | None = None,
     ) -> None:
         self.endpoint = endpoint
         self.stages = {stage.index: stage for stage in stages}
+        self._is_last = any(stage.is_last for stage in stages)
         self._stage_ranks = tuple(stage_ranks)
         self._edges = tuple(edges)
         self._near = edges_by_stage(edges, len(stage_ranks))
@@ -97,7 +101,7 @@ class Runtime:
         self._outgoing = {stage: tuple(r for r in routes if r.source == stage) for stage in self.stages}
         self._makers = {True: schedule, False: forward_schedule}
         self._micro_batches = micro_batches
-        self._loss_fn = loss_fn
+        self.ending = ending
         self.seeds = seeds
         self._reads = inputs if inputs is not None else Inputs((), ())
         self._programs: dict[tuple[bool, int], Program] = {}
@@ -106,17 +110,10 @@ class Runtime:
         self._record = Record(endpoint.device)
         self._program = self._ready(True, micro_batches)
 
-    def step(
-        self,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        *,
-        target: Any,
-        scale: float,
-        training: bool,
-        context: Context,
-    ) -> Tensor:
+    def step(self, request: Request, *, context: Context) -> Tensor:
         """Run one mini-batch and return its loss, the same on every rank; gradients add to ``.grad``.
+
+        Without a loss asked for it is 0; outputs asked for are then in ``ending.outputs`` of the last stage's rank.
 
         Raises
         ------
@@ -125,18 +122,16 @@ class Runtime:
         """
         self._record.begin()
         self._flights: dict[tuple[int, int], Flight] = {}
-        self._losses: dict[int, Tensor] = {}
         self._failure: _Failure | None = None
         self._poisoned = False
         self._passing: Handle | None = None
-        self._scale, self._context, self._training = scale, context, training
-        header = self._agree(args, kwargs)
+        self._request, self._context, self._training = request, context, request.training
+        header = self._agree()
         self._report = self.endpoint.open_sum(3)
         self._mail.begin(header.signatures)
-        self._shares = tuple(size / sum(header.sizes) for size in header.sizes)
-        self._program = self._ready(training, len(header.sizes))
+        self._program = self._ready(request.training, len(header.sizes))
         try:
-            self._load(args, kwargs, target, header.sizes)
+            self._load(header.sizes)
         except Exception as error:
             self._fail("reading the mini-batch", error)
         for step, label in self._program.steps:
@@ -165,14 +160,14 @@ class Runtime:
             self._programs[key] = make_program(schedule, edges, self.endpoint.rank)
         return self._programs[key]
 
-    def _agree(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Header:
+    def _agree(self) -> _Header:
         """Return the step's header: the first rank reads its inputs, the others hear from the rank before."""
         rank, size, first = self.endpoint.rank, self.endpoint.size, self._stage_ranks[0]
         problem: Exception | None = None
         try:
             if rank == first:
                 try:
-                    header = self._read_inputs(args, kwargs)
+                    header = self._read_inputs()
                 except Exception as error:
                     problem, header = error, _Header((), (), str(error))
             else:
@@ -189,25 +184,20 @@ class Runtime:
             raise StepError(f"rank {first} could not use the step's inputs: {header.problem}")
         return header
 
-    def _read_inputs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Header:
-        sizes = micro_batch_sizes(self._reads.batch(args, kwargs), self._micro_batches)
-        parts = self._reads.cut(args, kwargs, sizes)
-        numbers: dict[int, int] = {}
-        for size, part in zip(sizes, parts, strict=True):
-            if size not in numbers:  # micro-batches of one size are cut from the same tensors, so they are alike
-                key = (self._training, signature(part))
-                numbers[size] = self._signature_numbers.setdefault(key, len(self._signature_numbers))
-        return _Header(sizes, tuple(numbers[size] for size in sizes))
+    def _read_inputs(self) -> _Header:
+        args, kwargs = self._request.args, self._request.kwargs
+        sizes = self._reads.sizes(args, kwargs, self._micro_batches)
+        keys = [(self._training, signature(part)) for part in self._reads.cut(args, kwargs, sizes)]
+        numbers = (self._signature_numbers.setdefault(key, len(self._signature_numbers)) for key in keys)
+        return _Header(sizes, tuple(numbers))
 
-    def _load(self, args: tuple[Any, ...], kwargs: dict[str, Any], target: Any, sizes: tuple[int, ...]) -> None:
+    def _load(self, sizes: tuple[int, ...]) -> None:
         """Cut what this rank reads of the mini-batch into micro-batches on its device."""
-        device = self.endpoint.device
+        device, request = self.endpoint.device, self._request
         if 0 in self.stages:
-            self._inputs = self._reads.cut(to_device(args, device), to_device(kwargs, device), sizes)
-        if any(stage.is_last for stage in self.stages.values()):
-            if target is not None and batch_of(target) != sum(sizes):
-                raise InputError(f"{batch_of(target)} targets came with {sum(sizes)} inputs: pass as many of each.")
-            self._targets = cut(to_device(target, device), sizes)
+            self._inputs = self._reads.cut(to_device(request.args, device), to_device(request.kwargs, device), sizes)
+        if self._is_last:
+            self.ending.begin(request, sizes)
 
     def _run(self, step: Step, label: str) -> None:
         """Carry out one step of the program and stamp it."""
@@ -277,20 +267,17 @@ class Runtime:
         with torch.set_grad_enabled(self._training), self._context():
             if stage.index == 0:
                 args, kwargs = self._inputs[i]
-                output = stage.module(*args, **kwargs)
             else:
                 values = self._admit(flight, stage.index, i, received)
-                output = stage.module(*(values[name] for name in stage.inputs))
+                args, kwargs = tuple(values[name] for name in stage.inputs), {}
             if stage.is_last:
-                loss = self.seeds.call_perhaps("loss", resolve_loss, self._loss_fn, output, self._targets[i])
-                self._losses[i] = loss.detach() * self._shares[i]
-                flight.loss = loss * self._shares[i]
+                self.ending.run(flight, stage.module, args, kwargs, i)
                 output = ()
+            else:
+                output = stage.module(*args, **kwargs)
         if self._training:
-            if flight.loss is not None and self._scale != 1.0:
-                flight.loss = flight.loss * self._scale
             self._flights[stage.index, i] = flight
-        outputs = dict(zip(stage.outputs, output, strict=True))
+        outputs: dict[str, Any] = dict(zip(stage.outputs, output, strict=True))
         if self._training:
             self._keep_edges(flight, stage.index, outputs)
         return {
@@ -336,6 +323,9 @@ class Runtime:
             for name, gradient in zip(names, received[message] or (), strict=True):
                 if gradient is not None:
                     gradients[name] = gradients[name] + gradient if name in gradients else gradient
+        if self.stages[stage].is_last and flight.loss is None:
+            flight.deferred = Deferred([])
+            return {message: self._mail.zeros(message) for message in writes(action, self._near[stage])}
         roots, enter = [flight.edges[name] for name in gradients], list(gradients.values())
         if flight.loss is not None:
             if not flight.loss.requires_grad:
@@ -367,13 +357,15 @@ class Runtime:
     def _finish(self) -> Tensor:
         """Return the step's loss on every rank, or raise the first failure on every rank."""
         report = torch.zeros(3, dtype=torch.float64)
+        if self._is_last and not self._poisoned:
+            try:
+                total = self.ending.finish()
+                if total is not None:
+                    report[1] = total.to("cpu", torch.float64)
+                    report[2] = _LOSS_DTYPES.index(total.dtype)
+            except Exception as error:
+                self._fail("adding up its micro-batches", error)
         report[0] = float(self._failure is not None)
-        if self._losses and not self._poisoned:
-            total = self._losses[0]
-            for i in range(1, len(self._losses)):
-                total = total + self._losses[i]
-            report[1] = total.to("cpu", torch.float64)
-            report[2] = _LOSS_DTYPES.index(total.dtype)
         try:
             if self._passing is not None:
                 self._passing.wait()

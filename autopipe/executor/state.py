@@ -2,12 +2,14 @@
 
 import io
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from autopipe.documents.graph import Graph
 from autopipe.errors import MismatchError
+from autopipe.recorder.example import map_tensors
 from autopipe.transport.endpoint import Endpoint
 
 
@@ -36,6 +38,16 @@ def gather_state(part: Mapping[str, Tensor], graph: Graph, endpoint: Endpoint | 
             for name, tensor in torch.load(io.BytesIO(note), weights_only=True).items():
                 whole.setdefault(name, tensor)
     return {name: tensor.clone() for name, tensor in whole.items()}
+
+
+def gather_output(output: Any, endpoint: Endpoint) -> Any:
+    """Return on every rank, on the CPU, the output of the one rank that has one; all ranks call it."""
+    content = io.BytesIO()
+    if output is not None:
+        torch.save(map_tensors(output, lambda tensor: tensor.detach().cpu()), content)
+    notes = endpoint.gather_notes(content.getvalue())
+    # The ranks of one job trust each other; what a model returns may be of any class.
+    return next((torch.load(io.BytesIO(note), weights_only=False) for note in notes if note), None)
 
 
 def load_full(modules: Sequence[nn.Module], graph: Graph, state: Mapping[str, Tensor]) -> None:

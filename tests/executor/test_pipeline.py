@@ -12,6 +12,7 @@ from autopipe.documents.timeline import Lane
 from autopipe.errors import InputError, MismatchError
 from autopipe.executor.build import Layout
 from autopipe.executor.pipeline import Pipeline
+from autopipe.executor.request import Arguments
 from autopipe.recorder import record
 from tests.executor.pipes import thread_pipe, twins
 from tests.models import CNN, GPT, JOBS, mlp, token_loss
@@ -272,7 +273,7 @@ class Scaled(nn.Module):
         return self.second(self.first(x) * scale + rest[0])
 
 
-def test_an_argument_called_scale_goes_by_position() -> None:
+def test_an_argument_called_scale_goes_by_position_or_in_arguments() -> None:
     model, plain = twins(Scaled)
     x, rest, y = torch.randn(3, 8, 8)
     recording = record(model, (x, rest), {"scale": 0.5})
@@ -280,9 +281,12 @@ def test_an_argument_called_scale_goes_by_position() -> None:
         bounds=even_bounds(len(recording.graph.layers), 2), stage_ranks=(0, 1), schedule="1f1b", micro_batches=2
     )
     pipe = Pipeline(recording.module, recording.graph, layout, loss_fn=nn.functional.mse_loss, ranks=2)
-    with pytest.raises(InputError, match=r"argument called scale.*by position, in the order x, rest_0, scale"):
+    with pytest.raises(InputError, match=r"argument called scale.*autopipe.Arguments"):
         pipe.step(x, rest, target=y, scale=0.5)
     loss = pipe.step(x, rest, 0.5, target=y)
+    assert torch.equal(loss, pipe.step(Arguments(x, rest, scale=0.5), target=y))
+    with pytest.raises(InputError, match="pass it alone"):
+        pipe.step(Arguments(x, rest), target=y, scale=0.5, other=1)
     halves = [nn.functional.mse_loss(plain(x[p], rest[p], scale=0.5), y[p]) * 0.5 for p in (slice(4), slice(4, 8))]
     assert torch.equal(loss, halves[0] + halves[1])
 

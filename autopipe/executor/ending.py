@@ -1,0 +1,88 @@
+"""The end of the last stage: targets come in, the loss is taken and counted by its share, outputs are kept."""
+
+import contextlib
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from autopipe.executor.flight import Flight
+from autopipe.executor.microbatch import check_targets, cut, to_device
+from autopipe.executor.outputs import join
+from autopipe.executor.request import Request
+from autopipe.executor.seeds import Seeds
+from autopipe.executor.shares import Shares
+from autopipe.stages.loss import LossFunction, resolve_loss
+
+
+class Ending:
+    """What the rank of the last stage does with the model's output.
+
+    Attributes
+    ----------
+    outputs : Any
+        The output for the whole mini-batch, where a step was asked for it, until it is taken.
+    """
+
+    def __init__(self, device: torch.device, loss_fn: LossFunction | None, shares: Shares, seeds: Seeds) -> None:
+        self._device = device
+        self._loss_fn = loss_fn
+        self._shares = shares
+        self._seeds = seeds
+        self.outputs: Any = None
+
+    def begin(self, request: Request, sizes: tuple[int, ...]) -> None:
+        """Start a step: cut targets and weights.
+
+        Raises
+        ------
+        InputError
+            If they do not fit the inputs.
+        """
+        self._request, self._sizes = request, sizes
+        self._losses: dict[int, Tensor] = {}
+        self._parts: dict[int, Any] = {}
+        check_targets(request.target, sizes)
+        self._targets = cut(to_device(request.target, self._device), sizes)
+        weights = None if request.weight is None else cut(request.weight, sizes)
+        self._shares.begin(sizes, cut(request.target, sizes), weights)
+
+    def run(self, flight: Flight, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], i: int) -> None:
+        """Run the last stage on a micro-batch, and keep what the step was asked for: its loss, its output."""
+        request, shares = self._request, self._shares
+        own_loss = self._loss_fn is None and request.wants_loss
+        with shares.watched() if own_loss else contextlib.nullcontext():
+            output = module(*args, **kwargs)
+        if request.wants_outputs:
+            self._parts[i] = output
+        if not request.wants_loss:
+            return
+        if shares.known(i) != 0:
+            with contextlib.nullcontext() if own_loss else shares.watched():
+                loss = self._seeds.call_perhaps("loss", resolve_loss, self._loss_fn, output, self._targets[i])
+        share = shares.share(i)
+        if share == 0:  # a mean over nothing may be no number, and counts for nothing
+            self._losses[i] = torch.zeros((), device=self._device)
+            return
+        self._losses[i] = loss.detach() * share
+        flight.loss = loss * share * request.scale if request.scale != 1.0 else loss * share
+
+    def finish(self) -> Tensor | None:
+        """Return the loss of the mini-batch, None if none was asked for, and join the outputs.
+
+        Raises
+        ------
+        InputError
+            If the micro-batches' losses do not add up to it.
+        """
+        count = len(self._sizes)
+        if self._request.wants_outputs:
+            shares = [self._shares.share(i) for i in range(count)]
+            self.outputs = join([self._parts.pop(i) for i in range(count)], self._sizes, shares)
+        if not self._losses:
+            return None
+        self._shares.check()
+        total = self._losses[0]
+        for i in range(1, count):
+            total = total + self._losses[i]
+        return total
