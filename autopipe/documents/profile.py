@@ -6,6 +6,7 @@ import msgspec
 
 from autopipe.documents.files import Document, fingerprint
 from autopipe.documents.graph import Graph
+from autopipe.documents.work import LayerWork
 
 
 class Source(StrEnum):
@@ -117,7 +118,8 @@ class Profile(Document, frozen=True, kw_only=True, forbid_unknown_fields=True, t
 
     ``micro_batches`` are the profiled sizes in samples, ascending; every ``costs`` and ``bytes`` tuple is
     aligned with it. ``loss`` is the cost of the loss function, part of whichever stage is last.
-    ``link_latency_ns`` and ``link_bytes_per_s`` describe the link between neighbouring ranks.
+    ``link_latency_ns`` and ``link_bytes_per_s`` describe the link between neighbouring ranks. ``work`` is what
+    the layers ask of a device, from which times can be told for another one.
     """
 
     model: str
@@ -139,6 +141,7 @@ class Profile(Document, frozen=True, kw_only=True, forbid_unknown_fields=True, t
     whole: tuple[WholeStep, ...] = ()
     link_latency_ns: int | None = None
     link_bytes_per_s: int | None = None
+    work: tuple[LayerWork, ...] = ()
     graph_fingerprint: str
     graph: Graph | None = None
 

@@ -1,7 +1,9 @@
 """What was measured of every piece becomes the layers and values of a profile."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from torch import nn
 
@@ -9,21 +11,40 @@ from autopipe.documents.graph import Graph
 from autopipe.documents.profile import Cost, ProfiledLayer, ProfiledValue, SharedParameter, Source, WholeStep
 from autopipe.profiler.footprint import Footprint
 from autopipe.profiler.layers import Piece, Sweep
-from autopipe.profiler.optimizer import OptimizerMeter
+from autopipe.profiler.optimizer import OptimizerCost
 from autopipe.profiler.rounds import Times
 
-NOTHING = Cost(forward_ns=0, backward_ns=0, saved_bytes=0, transient_bytes=0, source=Source.MEASURED)
+
+class Meter(Protocol):
+    """Knows what an optimizer holds and takes."""
+
+    def measure(self, parameters: Sequence[nn.Parameter]) -> OptimizerCost:
+        """Return the cost of updating ``parameters``."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measurements:
-    """Times and footprints of the pieces of a graph at several micro-batch sizes, ascending."""
+class Findings(ABC):
+    """Footprints of the pieces of a graph at several micro-batch sizes, ascending, and whatever tells their times."""
 
     graph: Graph
     pieces: tuple[Piece, ...]
     sizes: tuple[int, ...]
-    times: Times
     footprints: tuple[Footprint, ...]
+
+    @abstractmethod
+    def cost(self, position: int, index: int) -> Cost:
+        """Return the cost of piece ``index`` (the loss: one past the last) at the size at ``position``."""
+
+    def loss(self) -> tuple[Cost, ...]:
+        """Return the cost of the loss at every size."""
+        return tuple(self.cost(position, len(self.pieces)) for position in range(len(self.sizes)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measurements(Findings):
+    """Findings whose times were measured."""
+
+    times: Times
 
     def cost(self, position: int, index: int) -> Cost:
         """Return the cost of piece ``index`` (the loss: one past the last) at the size at ``position``."""
@@ -44,21 +65,19 @@ class Measurements:
             backward_spread=self.times.spread(size, Sweep.BACKWARD, index),
         )
 
-    def loss(self) -> tuple[Cost, ...]:
-        """Return the cost of the loss at every size."""
-        return tuple(self.cost(position, len(self.pieces)) for position in range(len(self.sizes)))
 
-
-def profiled_layers(found: Measurements, model: nn.Module, meter: OptimizerMeter) -> tuple[ProfiledLayer, ...]:
+def profiled_layers(found: Findings, model: nn.Module, meter: Meter) -> tuple[ProfiledLayer, ...]:
     """Return every layer with its costs; a piece of several layers is booked to the first of them."""
     described = {parameter.name: parameter for parameter in found.graph.parameters}
+    source = found.loss()[0].source
+    nothing = Cost(forward_ns=0, backward_ns=0, saved_bytes=0, transient_bytes=0, source=source)
     first = {piece.begin: index for index, piece in enumerate(found.pieces)}
     layers = []
     for position, layer in enumerate(found.graph.layers):
         trained = [name for name in layer.parameters if described[name].requires_grad]
         update = meter.measure([model.get_parameter(name) for name in trained])
         index = first.get(position)
-        costs = (NOTHING,) * len(found.sizes)
+        costs = (nothing,) * len(found.sizes)
         if index is not None:
             costs = tuple(found.cost(size, index) for size in range(len(found.sizes)))
         layers.append(
@@ -78,7 +97,7 @@ def profiled_layers(found: Measurements, model: nn.Module, meter: OptimizerMeter
     return tuple(layers)
 
 
-def profiled_values(found: Measurements) -> tuple[ProfiledValue, ...]:
+def profiled_values(found: Findings) -> tuple[ProfiledValue, ...]:
     """Return every crossing value with its bytes at every size.
 
     A value that stays inside a piece keeps the bytes of the recorded example: no stage boundary can cut it.

@@ -1,8 +1,11 @@
 """An example batch is made larger or smaller in its own image, so that a model can be measured at other sizes."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
+from autopipe.documents.graph import Graph
 from autopipe.errors import InputError
 from autopipe.profiler.layers import Example
 from autopipe.recorder.example import map_tensors, tensors
@@ -53,3 +56,24 @@ def choose_sizes(batch: int, *, batch_is_free: bool) -> tuple[int, ...]:
     if batch == 1:
         return (1, 2)
     return tuple(sorted({max(1, batch // 4), max(1, batch // 2), batch}))
+
+
+def asked_sizes(asked: Sequence[int] | None, batch: int, graph: Graph) -> tuple[int, ...]:
+    """Return the micro-batch sizes to profile, ascending: those asked for, else what suits the example's batch.
+
+    Raises
+    ------
+    InputError
+        If they are below 1, or the graph holds for one batch size only and they are not it.
+    """
+    if asked is None:
+        return choose_sizes(batch, batch_is_free=graph.batch_is_free)
+    sizes = tuple(sorted(set(asked)))
+    if not sizes or sizes[0] < 1:
+        raise InputError(f"micro-batch sizes {tuple(asked)} cannot be measured: name sizes of at least 1 sample.")
+    if not graph.batch_is_free and sizes != (batch,):
+        raise InputError(
+            f"the model was recorded with its batch size burned in, so it can be measured with {batch} samples "
+            f"only, not with {sizes}. Make the example as large as a micro-batch is to be."
+        )
+    return sizes

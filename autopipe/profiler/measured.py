@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from autopipe.documents.graph import Graph, Parameter
+from autopipe.documents.graph import Parameter
 from autopipe.documents.profile import Profile
 from autopipe.errors import InputError, ProfileError
 from autopipe.profiler.assemble import (
@@ -17,7 +17,7 @@ from autopipe.profiler.assemble import (
     whole_steps,
 )
 from autopipe.profiler.device import device_memory, device_name, device_of
-from autopipe.profiler.example import batch_of, choose_sizes, resize
+from autopipe.profiler.example import asked_sizes, batch_of, resize
 from autopipe.profiler.failures import explained
 from autopipe.profiler.footprint import Footprint, measure_footprint
 from autopipe.profiler.layers import Chain, Example, pieces_of
@@ -89,7 +89,7 @@ def measure(
     parse_optimizer(optimizer)
     if recording is None:
         recording = record(model, example.args, example.kwargs)
-    sizes = _sizes(micro_batches, batch_of(example), recording.graph)
+    sizes = asked_sizes(micro_batches, batch_of(example), recording.graph)
     with preserved(model), torch.enable_grad():
         _allocate_gradients(model)
         return _measure(
@@ -135,7 +135,7 @@ def _measure(
         device=device_name(device),
         device_memory_bytes=device_memory(device),
         torch=str(torch.__version__),
-        dtype=_main_dtype(graph.parameters),
+        dtype=main_dtype(graph.parameters),
         autocast=_autocast(device),
         optimizer=optimizer,
         loss_name=loss_name,
@@ -188,21 +188,7 @@ def _allocate_gradients(model: nn.Module) -> None:
         parameter.grad = torch.zeros_like(parameter)
 
 
-def _sizes(asked: Sequence[int] | None, batch: int, graph: Graph) -> tuple[int, ...]:
-    if asked is None:
-        return choose_sizes(batch, batch_is_free=graph.batch_is_free)
-    sizes = tuple(sorted(set(asked)))
-    if not sizes or sizes[0] < 1:
-        raise InputError(f"micro-batch sizes {tuple(asked)} cannot be measured: name sizes of at least 1 sample.")
-    if not graph.batch_is_free and sizes != (batch,):
-        raise InputError(
-            f"the model was recorded with its batch size burned in, so it can be measured with {batch} samples "
-            f"only, not with {sizes}. Make the example as large as a micro-batch is to be."
-        )
-    return sizes
-
-
-def _main_dtype(parameters: Sequence[Parameter]) -> str:
+def main_dtype(parameters: Sequence[Parameter]) -> str:
     """Return the dtype that most bytes of the parameters have."""
     total: dict[str, int] = {}
     for parameter in parameters:

@@ -86,7 +86,7 @@ class OptimizerMeter:
             scratch = [self._scratch(shape, dtype) for shape, dtype in key]
             optimizer = self._optimizer(scratch)
             step_ns = max(0, self._step_ns(optimizer) - self._fixed_ns)
-            return OptimizerCost(state_bytes=sum(_state_bytes(optimizer, one) for one in scratch), step_ns=step_ns)
+            return OptimizerCost(state_bytes=sum(state_bytes(optimizer, one) for one in scratch), step_ns=step_ns)
         except torch.OutOfMemoryError:
             if len(key) == 1:
                 raise
@@ -98,17 +98,7 @@ class OptimizerMeter:
         return parameter
 
     def _optimizer(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
-        try:
-            optimizer = self._make(parameters)
-            optimizer.step()
-        except torch.OutOfMemoryError:
-            raise
-        except Exception as error:
-            raise InputError(
-                f"the optimizer {self._text!r} cannot update parameters as it is: {error}. "
-                "Name one that steps on dense gradients without a closure, for example adamw or sgd:lr=0.1."
-            ) from error
-        return optimizer
+        return stepped(self._make, parameters, self._text)
 
     def _step_ns(self, optimizer: torch.optim.Optimizer) -> int:
         marks = [self._clock.mark()]
@@ -120,7 +110,29 @@ class OptimizerMeter:
         return round(statistics.median(durations))
 
 
-def _state_bytes(optimizer: torch.optim.Optimizer, parameter: nn.Parameter) -> int:
+def stepped(make: MakeOptimizer, parameters: list[nn.Parameter], text: str) -> torch.optim.Optimizer:
+    """Return the optimizer of ``parameters`` that ``text`` names after one step, by which it has made its state.
+
+    Raises
+    ------
+    InputError
+        If it cannot be made or step, for example because it needs a closure.
+    """
+    try:
+        optimizer = make(parameters)
+        optimizer.step()
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:
+        raise InputError(
+            f"the optimizer {text!r} cannot update parameters as it is: {error}. "
+            "Name one that steps on dense gradients without a closure, for example adamw or sgd:lr=0.1."
+        ) from error
+    return optimizer
+
+
+def state_bytes(optimizer: torch.optim.Optimizer, parameter: nn.Parameter) -> int:
+    """Return the bytes that ``optimizer`` keeps for ``parameter``."""
     state = optimizer.state.get(parameter, {})
     return sum(value.untyped_storage().nbytes() for value in state.values() if isinstance(value, torch.Tensor))
 

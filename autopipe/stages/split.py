@@ -120,8 +120,13 @@ def _with_twins(value: Any, twins: Mapping[int, nn.Parameter]) -> Any:
 
 
 def retarget(module: fx.GraphModule, device: torch.device) -> None:
-    """Move a stage to ``device``, and what its graph makes there too (``device=`` constants)."""
+    """Move a stage to ``device``, and what its graph makes there too."""
     module.to(device)
+    retarget_constants(module, device)
+
+
+def retarget_constants(module: fx.GraphModule, device: torch.device) -> None:
+    """Let what the graph of ``module`` makes be made on ``device`` (``device=`` constants)."""
 
     def moved(argument: Any) -> Any:
         return device if isinstance(argument, torch.device) else argument
