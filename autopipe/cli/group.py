@@ -20,6 +20,7 @@ COMMANDS = (
     ("profile", Entry("autopipe.cli.profile", "Measure time and memory of every layer of a model.")),
     ("partition", Entry("autopipe.cli.partition", "Plan stages, micro-batches and schedule for a number of GPUs.")),
     ("simulate", Entry("autopipe.cli.simulate", "Show the predicted timeline of a plan.")),
+    ("report", Entry("autopipe.cli.report", "Write a plan as one page for the browser.")),
     ("export", Entry("autopipe.cli.export", "Write a plan for another runtime.")),
     ("schedule", Entry("autopipe.cli.schedule", "Draw a schedule as a grid.")),
     ("demo", Entry("autopipe.cli.demo.command", "Train a small GPT on two local processes, from profile to proof.")),

@@ -1,0 +1,110 @@
+import json
+import re
+
+import msgspec
+
+from autopipe.documents.plan import Alternative, Plan
+from autopipe.planner import simulate_plan
+from autopipe.reporting.page import report_page
+from autopipe.reporting.page.tracks import KINDS, OPTIMIZER, track
+from autopipe.schedules.action import Action
+from tests.reporting.page.plans import plan_of
+from tests.reporting.samples import profile
+
+HOSTILE = (
+    "<script>alert(1)</script>",
+    "a\" onmouseover='x' b",
+    "two\nlines\r\nand a tab\t",
+    "</script><b>&amp;",
+    "\u202etxt.exe \u05d0\u05d1\u05d2",
+    "long" * 2_500,
+    "\ud83d\ude80".encode("utf-16", "surrogatepass").decode("utf-16"),
+)
+
+
+def hostile(plan: Plan) -> Plan:
+    """The plan with names of layers and model that would be code, were they not text."""
+    stages = tuple(
+        msgspec.structs.replace(stage, layers=(HOSTILE[index % len(HOSTILE)], "b"))
+        for index, stage in enumerate(plan.stages)
+    )
+    assert plan.graph is not None
+    layers = tuple(
+        msgspec.structs.replace(layer, name=HOSTILE[index % len(HOSTILE)], kind=HOSTILE[0])
+        for index, layer in enumerate(plan.graph.layers)
+    )
+    lost = tuple(
+        Alternative(
+            pipeline_size=plan.pipeline_size,
+            micro_batch_size=size,
+            micro_batches=1,
+            schedule=HOSTILE[0],
+            step_ns=plan.step_ns + size,
+            reason=HOSTILE[3],
+        )
+        for size in (1, 2)
+    )
+    return msgspec.structs.replace(
+        plan,
+        model=HOSTILE[0],
+        binding=HOSTILE[1],
+        stages=stages,
+        alternatives=lost,
+        graph=msgspec.structs.replace(plan.graph, layers=layers),
+    )
+
+
+def test_a_track_holds_every_action_of_the_timeline() -> None:
+    timeline = simulate_plan(plan_of(3, 4))
+    data = track("predicted", timeline)
+    for flat, rank in zip(data["ranks"], timeline.ranks, strict=True):
+        at, found = 0, []
+        for kind, stage, micro_batch, gap, length in zip(*(flat[i::5] for i in range(5)), strict=True):
+            at += gap
+            found.append((kind, stage, micro_batch, at * data["tick_ns"]))
+            at += length
+        expected = []
+        for span in rank.spans:
+            if span.lane == "compute":
+                action = Action.parse(span.label)
+                expected.append((KINDS.index(action.op), action.stage, action.micro_batch))
+            elif span.lane == "optimizer":
+                expected.append((OPTIMIZER, 0, 0))
+        assert [entry[:3] for entry in found] == expected
+        starts = [span.start_ns for span in rank.spans if span.lane in ("compute", "optimizer")]
+        assert all(abs(a - b[3]) <= data["tick_ns"] for a, b in zip(starts, found, strict=True))
+
+
+def test_the_page_needs_no_other_file_and_no_network() -> None:
+    page = report_page(plan_of(2, 4), simulate_plan(plan_of(2, 4)), profile=profile())
+    assert "http" not in page.replace("http://www.w3.org/2000/svg", "").replace("http-equiv", "")
+    assert "default-src 'none'" in page
+
+
+def test_a_page_of_64_stages_and_512_micro_batches_is_under_5_mb() -> None:
+    plan = plan_of(64, 512)
+    assert len(report_page(plan, simulate_plan(plan))) < 5_000_000
+
+
+def test_the_script_is_at_most_200_lines() -> None:
+    page = report_page(plan_of(2, 2), simulate_plan(plan_of(2, 2)))
+    script = re.findall(r"<script>(.*?)</script>", page, flags=re.DOTALL)
+    assert len(script) == 1
+    assert len(script[0].splitlines()) <= 200
+
+
+def test_names_stay_text() -> None:
+    plan = hostile(plan_of(8, 8))
+    page = report_page(plan, simulate_plan(plan))
+    assert page.count("<script") == 2
+    assert "alert(1)</script>" not in page
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
+    assert "onmouseover='x'" not in page
+
+
+def test_what_the_page_draws_is_json() -> None:
+    plan = hostile(plan_of(2, 2))
+    page = report_page(plan, simulate_plan(plan))
+    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, flags=re.DOTALL)
+    assert found is not None
+    assert json.loads(found[1])["tracks"][0]["step_ns"] == plan.step_ns
