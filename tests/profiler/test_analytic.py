@@ -46,7 +46,8 @@ class TransformerLayer(nn.Module):
 def saved_by(profile: Profile, layers: range) -> int:
     """Bytes that these layers save, values from inside and from before them included."""
     own = sum(profile.layers[index].costs[0].saved_bytes for index in layers)
-    return own + sum(value.bytes[0] for value in profile.values if value.saved_at in layers)
+    carried = [value for value in profile.values if value.saved_at in layers and not value.producer_saves]
+    return own + sum(value.bytes[0] for value in carried)
 
 
 @pytest.mark.parametrize("flash", [False, True])
