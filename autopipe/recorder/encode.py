@@ -13,6 +13,7 @@ from autopipe.errors import CaptureError, DocumentError
 from autopipe.recorder import glue
 from autopipe.recorder.foreign import resolve_autograd_function
 from autopipe.recorder.functions import class_name, function_name, is_method, resolve_class, resolve_function
+from autopipe.recorder.objects import resolve_object_class
 
 _DEEPEST = 64
 _LARGEST = 2**63
@@ -87,6 +88,8 @@ def decode_node(document: Node, nodes: Mapping[str, fx.Node]) -> tuple[Any, tupl
         _check_identifier(name, f"a keyword of node {document.name!r}")
     if target is glue.apply_function:
         resolve_autograd_function(args[0] if args else "")
+    if target is glue.make_object:
+        resolve_object_class(args[0] if args else "")
     if target is getattr:
         attribute = args[1] if len(args) == 2 else ""
         _check_identifier(attribute, f"the attribute that node {document.name!r} reads")

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from autopipe.errors import InputError
+from autopipe.recorder.objects import attributes_with_tensors, with_attributes
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -109,7 +110,7 @@ def own(value: Any) -> Any:
 
 
 def map_tensors(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """Return ``value`` with ``change`` applied to every tensor in its tuples, lists, dictionaries and dataclasses."""
+    """Return ``value`` with ``change`` applied to every tensor in its containers, dataclasses and plain objects."""
     if isinstance(value, Tensor):
         return change(value)
     if isinstance(value, (list, tuple)):
@@ -123,6 +124,8 @@ def map_tensors(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
     if isinstance(value, dict):
         changed = {key: map_tensors(item, change) for key, item in value.items()}
         return changed if type(value) is dict else type(value)(changed)
+    if (attributes := attributes_with_tensors(value)) is not None:
+        return with_attributes(type(value), {name: map_tensors(item, change) for name, item in attributes.items()})
     return value
 
 

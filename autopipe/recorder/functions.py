@@ -32,7 +32,7 @@ _ACTIVATIONS = (
 _PRIVATE = "_grouped_mm _scaled_mm _scaled_grouped_mm _is_all_true _is_any_true"
 _GLUE = (
     "choose set_item enter_grad_mode exit_grad_mode enter_autocast exit_autocast expect expect_size expect_value "
-    "apply_function"
+    "apply_function make_object write_back"
 )
 _FORBIDDEN_METHODS = "apply_ backward map_ map2_ numpy register_hook share_memory_ storage untyped_storage"
 _SPECIAL_METHODS = (

@@ -10,6 +10,7 @@ from torch.fx.node import has_side_effect
 
 from autopipe.errors import InputError
 from autopipe.recorder.foreign import resolve_autograd_function
+from autopipe.recorder.objects import resolve_object_class, with_attributes
 
 FLAG = "autopipe_training"
 ATTRIBUTES = "autopipe_attributes"
@@ -80,6 +81,18 @@ def set_item(target: Tensor, index: Any, value: Any) -> Tensor:
 def apply_function(name: str, *args: Any) -> Any:
     """Apply the custom autograd function with the qualified ``name``, of a module that is loaded."""
     return resolve_autograd_function(name).apply(*args)
+
+
+@has_side_effect
+def write_back(buffer: Tensor, value: Tensor) -> None:
+    """Give a buffer the values of the tensor that took its place in the model's own forward."""
+    with torch.no_grad():
+        buffer.copy_(value)
+
+
+def make_object(name: str, attributes: dict[str, Any]) -> Any:
+    """Return an object of the class with the qualified ``name``, of a module that is loaded, with ``attributes``."""
+    return with_attributes(resolve_object_class(name), attributes)
 
 
 @has_side_effect

@@ -8,9 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
+from autopipe.recorder import glue
 from autopipe.recorder.functions import class_name
 from autopipe.recorder.glue import ATTRIBUTES
 from autopipe.recorder.notes import NOTE, Note, describe, memory, note_of
+from autopipe.recorder.objects import attributes_with_tensors, object_class_name
 from autopipe.recorder.refusal import Unwritable
 
 _PLAIN = (bool, int, float, complex, str, torch.dtype, torch.device, torch.memory_format, torch.layout, type(...))
@@ -48,6 +50,7 @@ class Ledger:
         self._calls: list[tuple[str, fx.Node]] = []
         self.varying: frozenset[int] = frozenset()
         self.kept: dict[str, Tensor] | None = None
+        self.copied: frozenset[str] = frozenset()
 
     def path(self, module: nn.Module) -> str | None:
         """Return the first name of a module of the model, None for a module that is not part of it."""
@@ -134,6 +137,9 @@ class Ledger:
             return value.item()
         if class_name(type(value)) is not None:
             return self._structure(value)
+        if (attributes := attributes_with_tensors(value)) is not None:
+            given = {name: self.argument(item) for name, item in attributes.items()}
+            return self._emit(glue.make_object, (object_class_name(value), given), {})
         raise Unwritable(f"is given a value of type {type(value).__module__}.{type(value).__qualname__}")
 
     def _structure(self, value: Any) -> fx.Node:
@@ -152,10 +158,25 @@ class Ledger:
             return maker
         name = self._names.get(id(tensor))
         if name is not None:
-            node = self.graph.create_node("get_attr", name)
-            node.meta[NOTE] = describe(self._note(), tensor)
-            return node
+            node = self.read_attribute(name, tensor)
+            return self._copy(node) if name in self.copied else node
         return self._read_back(tensor) or self._constant(tensor)
+
+    def name(self, tensor: Tensor) -> str | None:
+        """Return the name of a parameter, buffer or plain tensor attribute of the model, None for another tensor."""
+        return self._names.get(id(tensor))
+
+    def read_attribute(self, name: str, tensor: Tensor) -> fx.Node:
+        """Write down that the attribute called ``name``, which is ``tensor``, is read."""
+        node = self.graph.create_node("get_attr", name)
+        node.meta[NOTE] = describe(self._note(), tensor)
+        return node
+
+    def _copy(self, source: fx.Node) -> fx.Node:
+        """Write down a copy of a buffer that is written later: autograd may keep the copy."""
+        node = self.graph.create_node("call_method", "clone", (source,))
+        node.meta[NOTE] = dataclasses.replace(note_of(source), storage=None)
+        return node
 
     def called(self, path: str, node: fx.Node) -> None:
         """Remember that ``node`` calls the leaf at ``path``."""
@@ -220,7 +241,8 @@ def _parts(value: Any) -> list[tuple[Any, Any, Callable[..., Any]]]:
         return [(index, part, operator.getitem) for index, part in enumerate(value)]
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return [(field.name, getattr(value, field.name), getattr) for field in dataclasses.fields(value)]
-    return []
+    attributes = attributes_with_tensors(value) or {}
+    return [(name, part, getattr) for name, part in attributes.items() if not name.startswith("_")]
 
 
 def _is_struct_sequence(value: Any) -> bool:

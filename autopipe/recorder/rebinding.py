@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from autopipe.recorder.notes import memory
@@ -45,6 +46,27 @@ def undo_views(module: nn.Module, before: dict[str, Any]) -> None:
             for key, buffer in old.items():
                 if _is_same_data(buffer, module._buffers.get(key)):
                     module._buffers[key] = buffer
+
+
+def buffers_rebound(module: nn.Module, before: dict[str, Any]) -> list[tuple[Tensor, Tensor]]:
+    """Return (old, new) of each buffer that is another tensor of the same form than ``before``, without a gradient."""
+    pairs = ((old, module._buffers.get(name)) for name, old in before.get("_buffers", {}).items())
+    return [(old, new) for old, new in pairs if new is not None and _is_successor(old, new)]
+
+
+def put_back_buffer(module: nn.Module, old: Tensor, new: Tensor) -> None:
+    """Let ``old``, with the values of ``new``, be the buffer again that ``new`` has replaced."""
+    name = next(name for name, buffer in module._buffers.items() if buffer is new)
+    with torch.no_grad():
+        old.copy_(new)
+    module._buffers[name] = old
+
+
+def _is_successor(old: Tensor | None, new: Tensor) -> bool:
+    if old is None or old is new:
+        return False
+    is_alike = (old.shape, old.dtype, old.device, old.layout) == (new.shape, new.dtype, new.device, new.layout)
+    return is_alike and not new.requires_grad and not old.requires_grad
 
 
 def _is_same_data(old: Any, new: Any) -> bool:

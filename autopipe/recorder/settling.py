@@ -29,7 +29,8 @@ class Terms:
 
     ``demoted`` gives the reason for each module that had to become a leaf; ``specialises`` lets the model itself read
     values of tensors, and has the graph check them; ``names`` are the names of the
-    tensors of the model as the user gave it; ``fixes_length`` asks the graph to check the sequence length,
+    tensors of the model as the user gave it, and ``written_back`` those of the buffers that it rebinds;
+    ``fixes_length`` asks the graph to check the sequence length,
     because the recording depends on it.
     """
 
@@ -43,6 +44,7 @@ class Terms:
     fixes_length: bool = False
     compiling: bool = False
     specialises: bool = False
+    written_back: frozenset[str] = frozenset()
     demoted: dict[str, str] = field(default_factory=dict)
 
     def run(self, example: Example | None = None, *, compiling: bool | None = None, keep: bool = False) -> Run:
@@ -55,6 +57,7 @@ class Terms:
             names=self.names,
             compiling=self.compiling if compiling is None else compiling,
             specialises=self.specialises,
+            written_back=self.written_back,
             keep=keep,
         )
 
@@ -130,6 +133,9 @@ def settle(terms: Terms) -> tuple[fx.Graph, Terms]:
 def _base_run(terms: Terms) -> tuple[Run, Terms]:
     """Return the recording of the example itself."""
     first = _run_settled(terms, terms.example)
+    if not first.written_back <= terms.written_back:
+        terms = replace(terms, written_back=terms.written_back | first.written_back)
+        first = _run_settled(terms, terms.example)
     chosen, compiling = first, terms.compiling
     if first.refused is not None or _share(terms.model, first) > _LARGE_SHARE:
         # Some libraries read no values when they believe to be compiled: worth it where much would stay whole.

@@ -96,9 +96,19 @@ def _validations(file: str) -> tuple[tuple[ast.If | ast.Assert, bool], ...]:
 
 
 def _raises(body: Sequence[ast.stmt]) -> bool:
-    if not body or not isinstance(body[-1], ast.Raise):
+    if not body or not (isinstance(body[-1], ast.Raise) or _asserts_false(body[-1])):
         return False
     return not any(isinstance(part, _LEAVING) for statement in body for part in ast.walk(statement))
+
+
+def _asserts_false(statement: ast.stmt) -> bool:
+    """Return whether a statement is ``assert False`` or ``torch._assert(False, ...)``, which always raise."""
+    call = statement.value if isinstance(statement, ast.Expr) else None
+    if isinstance(call, ast.Call) and call.args and getattr(call.func, "attr", "") == "_assert":
+        test: ast.expr | None = call.args[0]
+    else:
+        test = statement.test if isinstance(statement, ast.Assert) else None
+    return isinstance(test, ast.Constant) and not test.value
 
 
 def _warns(body: Sequence[ast.stmt]) -> bool:

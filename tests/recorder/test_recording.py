@@ -138,7 +138,6 @@ def test_output_has_the_structure_of_the_model_s(shape: Any) -> None:
         awkward.CallsLocalAutogradFunction,
         awkward.MapsOverSamples,
         awkward.MakesModules,
-        awkward.RebindsBuffer,
         awkward.Routes,
         awkward.MakesForget,
     ],
@@ -287,3 +286,94 @@ def test_attribute_that_is_set_before_each_call_of_a_leaf_is_set_in_the_recorded
         x = torch.randn(batch, 4)
         assert torch.equal(module(x), model(x))
         module(x).sum().backward()
+
+
+def test_buffer_that_an_open_module_rebinds_is_written_back_and_its_earlier_values_stay_for_the_backward() -> None:
+    class Follows(awkward.RebindsBuffer):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = self.linear(x) * self.mean
+            return y - super().forward(x)
+
+    plain, model = Follows(), Follows()
+    model.load_state_dict(plain.state_dict())
+    buffer = model.mean
+    recording = record(model, (torch.randn(2, 4),))
+    assert recording.demoted == {}
+    # Two forwards before the first backward, as a pipeline runs them.
+    batches = torch.randn(2, 3, 4)
+    for outputs in ([recording.module(x) for x in batches], [plain(x) for x in batches]):
+        torch.stack(outputs).sum().backward()
+    assert model.mean is buffer
+    assert torch.equal(model.mean, plain.mean)
+    assert all(torch.equal(a.grad, b.grad) for a, b in zip(model.parameters(), plain.parameters(), strict=True))
+
+
+def test_attribute_that_is_set_to_what_it_was_stays() -> None:
+    class Casts(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear, self.table = nn.Linear(4, 4), torch.randn(5, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.table = self.table.to(x.device, x.dtype)
+            return self.linear(x) @ self.table.T
+
+    model, x = Casts(), torch.randn(2, 4)
+    table = model.table
+    recording = record(nn.Sequential(model, nn.Linear(5, 5)), (x,))
+    assert recording.demoted == {}
+    assert model.table is table
+
+
+def test_childless_module_that_is_given_a_module_is_entered() -> None:
+    class Takes(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.bias = nn.Parameter(torch.randn(9))
+
+        def forward(self, x: torch.Tensor, embedding: nn.Embedding) -> torch.Tensor:
+            return x @ embedding.weight.T + self.bias
+
+    class Gives(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embed, self.head = nn.Embedding(9, 4), Takes()
+
+        def forward(self, ids: torch.Tensor) -> torch.Tensor:
+            return self.head(self.embed(ids), self.embed)
+
+    model, ids = Gives(), torch.randint(0, 9, (3, 5))
+    assert torch.equal(record(model, (ids[:2],)).module(ids), model(ids))
+
+
+def test_module_that_makes_tensors_of_the_size_that_a_tensor_says_becomes_a_leaf() -> None:
+    class Masks(nn.Module):
+        def __init__(self, way: str) -> None:
+            super().__init__()
+            self.linear, self.way = nn.Linear(4, 4), way
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            count = (x > 0).sum()
+            made = torch.arange(count) if self.way == "arange" else x.flatten()[:count]
+            return self.linear(x) + made.shape[0]
+
+    for way in ("arange", "slice"):
+        model, x = awkward.Pair(Masks(way)), torch.randn(2, 4)
+        recording = record(model, (x,))
+        assert list(recording.demoted) == ["middle"]
+        x = torch.randn(5, 4)
+        assert torch.equal(recording.module(x), model(x))
+
+
+def test_number_of_items_in_an_argument_is_checked() -> None:
+    class Adds(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(4, 4)
+
+        def forward(self, images: list[torch.Tensor]) -> torch.Tensor:
+            return self.linear(torch.stack(images))
+
+    module = record(Adds(), ([torch.randn(4), torch.randn(4)],)).module
+    with pytest.raises(InputError, match="number of items of argument images is 3"):
+        module([torch.randn(4)] * 3)

@@ -29,6 +29,12 @@ class Validates(nn.Module):
                 raise ValueError("no index")
         elif self.kind == "asserts":
             assert ids.max() < 9, "no index"
+        elif self.kind == "asserts in a branch":
+            if (ids >= 9).any():
+                torch._assert(False, "no index")
+        elif self.kind == "samples":
+            # The distribution looks at its parameters' values to refuse those that are none.
+            return self.last(torch.distributions.Normal(self.embed(ids), 1.0).mean)
         elif self.kind == "warns":
             if (ids == 0).any():
                 warnings.warn("padding", stacklevel=2)
@@ -48,7 +54,9 @@ def sample(*values: int) -> Tensor:
 
 
 @pytest.mark.filterwarnings("ignore:padding")
-@pytest.mark.parametrize("kind", ["raises", "raises for a number", "else raises", "asserts", "warns"])
+@pytest.mark.parametrize(
+    "kind", ["raises", "raises for a number", "else raises", "asserts", "asserts in a branch", "samples", "warns"]
+)
 def test_values_read_to_raise_or_warn_shape_no_graph(kind: str) -> None:
     model = Validates(kind)
     recording = record(model, (sample(1, 2, 0),))

@@ -231,6 +231,21 @@ class RebindsBuffer(nn.Module):
         return y - self.mean
 
 
+class FollowsMean(nn.Module):
+    """Rebinds a buffer whose earlier value the backward needs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.before, self.after = Block(), Block()
+        self.register_buffer("mean", torch.ones(WIDTH))
+        self.mean: Tensor
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.before(x) * self.mean
+        self.mean = 0.9 * self.mean + 0.1 * y.detach().mean(0)
+        return self.after(y - self.mean)
+
+
 class Counts(nn.Module):
     """Counts its calls in Python and computes with the count."""
 
@@ -450,6 +465,18 @@ class Routes(nn.Module):
         return out
 
 
+class Likelihood(nn.Module):
+    """Makes a distribution, which looks at the values of its parameters to refuse some."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.before, self.mean, self.scale = Block(), linear(), linear()
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.before(x)
+        return -torch.distributions.Normal(self.mean(y), functional.softplus(self.scale(y))).log_prob(x)
+
+
 class ThroughNumpy(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -516,6 +543,7 @@ CASES: tuple[Case, ...] = (
     _case("in_place", WritesInPlace),
     _case("rebound_buffer", lambda: Around(RebindsBuffer())),
     _case("rebound_buffer_at_root", RebindsBuffer),
+    _case("rebound_buffer_always", FollowsMean),
     _case("counter", lambda: Around(Counts())),
     _case("counter_at_root", Counts),
     _case("counter_in_list", lambda: Around(CountsInList())),
@@ -531,6 +559,7 @@ CASES: tuple[Case, ...] = (
     _case("value_at_root", ReadsAtRoot),
     _case("mask_indexing", lambda: Around(ReadsMask())),
     _case("routing", lambda: Around(Routes())),
+    _case("distribution", Likelihood),
     _case("numpy", lambda: Around(ThroughNumpy())),
     _case(
         "transformer",
