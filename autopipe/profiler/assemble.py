@@ -53,6 +53,8 @@ class Measurements(Findings):
         return Cost(
             forward_ns=self.times.duration(size, Sweep.FORWARD, index),
             backward_ns=self.times.duration(size, Sweep.BACKWARD, index),
+            input_grad_ns=self._part(size, Sweep.INPUT_GRAD, index),
+            weight_grad_ns=self._part(size, Sweep.WEIGHT_GRAD, index),
             recompute_ns=None if again is None else self.times.recompute(size, index),
             saved_bytes=held.saved_bytes,
             saved_recompute_bytes=None if again is None else again.saved_bytes,
@@ -64,6 +66,12 @@ class Measurements(Findings):
             forward_spread=self.times.spread(size, Sweep.FORWARD, index),
             backward_spread=self.times.spread(size, Sweep.BACKWARD, index),
         )
+
+    def _part(self, size: int, sweep: Sweep, index: int) -> int:
+        """Return one part of a backward; all of the loss's leads to its inputs."""
+        if index < len(self.pieces):
+            return self.times.duration(size, sweep, index)
+        return self.times.duration(size, Sweep.BACKWARD, index) if sweep is Sweep.INPUT_GRAD else 0
 
 
 def profiled_layers(found: Findings, model: nn.Module, meter: Meter) -> tuple[ProfiledLayer, ...]:

@@ -18,19 +18,23 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, fx
+from torch.autograd.graph import get_gradient_edge
 from torch.utils import _pytree as pytree
 from torch.utils.checkpoint import checkpoint
 
 from autopipe.documents.graph import Graph
 from autopipe.recorder.example import tensors
-from autopipe.stages.split import split
+from autopipe.stages.split import split as cut
+from autopipe.stages.split_backward import input_gradients
 
 
 class Sweep(StrEnum):
-    """The two directions of a step."""
+    """The two directions of a step, and the two parts that a backward can be split into."""
 
     FORWARD = "forward"
     BACKWARD = "backward"
+    INPUT_GRAD = "input gradients"
+    WEIGHT_GRAD = "weight gradients"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +81,7 @@ def pieces_of(module: fx.GraphModule, graph: Graph) -> tuple[Piece, ...]:
     """Return the pieces of ``module``, the recorded form of a model: one a layer, wherever a cut is legal."""
     forbidden = {cut.position for cut in graph.forbidden_cuts}
     bounds = [position for position in range(len(graph.layers) + 1) if position not in forbidden]
-    stages = split(module, graph, bounds)
+    stages = cut(module, graph, bounds)
     last = {name: stage.index for stage in stages for name in stage.inputs}
     return tuple(
         Piece(
@@ -95,12 +99,13 @@ def pieces_of(module: fx.GraphModule, graph: Graph) -> tuple[Piece, ...]:
 
 @dataclass
 class _Flow:
-    """What crosses seams during one step: values forward, gradients backward, the tails where backwards start."""
+    """What crosses seams in a step, forward and backward, and where backwards start (tails) and end (tokens)."""
 
     values: dict[str, Any] = field(default_factory=dict)
     needs_grad: set[str] = field(default_factory=set)
     gradients: dict[str, Tensor] = field(default_factory=dict)
     tails: list[tuple[Tensor | None, tuple[str, ...]]] = field(default_factory=list)
+    tokens: list[list[Tensor]] = field(default_factory=list)
 
 
 class Chain:
@@ -120,10 +125,11 @@ class Chain:
         self.wrote: set[int] = set()
         self._loss = loss
 
-    def step(self, example: Example, watcher: Watcher, recompute: Collection[int] = ()) -> None:
+    def step(self, example: Example, watcher: Watcher, *, recompute: Collection[int] = (), split: bool = False) -> None:
         """Run one forward and one backward sweep; gradients add up in the parameters' ``.grad``.
 
-        The pieces ``recompute`` keep what they read, and run again before their backward.
+        The pieces ``recompute`` keep what they read, and run again before their backward. With ``split`` the
+        backward of every piece is two segments: the gradients of its inputs, then those of its weights.
         """
         flow = _Flow()
         output = None
@@ -144,13 +150,14 @@ class Chain:
             watcher.after(Sweep.BACKWARD, end)
         del loss
         for index in reversed(range(end)):
-            self._backward(index, flow, watcher)
+            self._backward(index, flow, watcher, split)
 
     def _forward(self, index: int, call: Callable[..., Any], example: Example, flow: _Flow, watcher: Watcher) -> Any:
         """Run the forward of piece ``index``; the last returns the model's output, received by the loss."""
         self.position = (Sweep.FORWARD, index)
         piece = self.pieces[index]
-        args: Sequence[Any] = [_receive(flow, name) for name in piece.inputs]
+        flow.tokens.append([])
+        args: Sequence[Any] = [_receive(flow, name, flow.tokens[-1]) for name in piece.inputs]
         for name in piece.released:
             del flow.values[name]
         kwargs: dict[str, Any] = {}
@@ -170,17 +177,25 @@ class Chain:
         leaves, form = pytree.tree_flatten(result)
         names = tuple(output_name(position) for position in range(len(leaves)))
         _send(flow, dict(zip(names, leaves, strict=True)), watcher, index)
-        received = [_receive(flow, name) for name in names]
+        received = [_receive(flow, name, []) for name in names]
         flow.values.clear()
         return pytree.tree_unflatten(received, form)
 
-    def _backward(self, index: int, flow: _Flow, watcher: Watcher) -> None:
-        tail, names = flow.tails.pop()
+    def _backward(self, index: int, flow: _Flow, watcher: Watcher, split: bool) -> None:
+        (tail, names), tokens = flow.tails.pop(), flow.tokens.pop()
         if tail is None or not any(name in flow.gradients for name in names):
             return
         self.position = (Sweep.BACKWARD, index)
         seed = torch.empty_like(tail)
         passing = {name: gradient for name, gradient in flow.gradients.items() if name not in names}
+        if split:
+            watcher.before(Sweep.INPUT_GRAD, index, passing)
+            deferred = input_gradients([get_gradient_edge(tail)], [seed], tokens)
+            watcher.after(Sweep.INPUT_GRAD, index)
+            watcher.before(Sweep.WEIGHT_GRAD, index, passing)
+            deferred.run()
+            watcher.after(Sweep.WEIGHT_GRAD, index)
+            return
         watcher.before(Sweep.BACKWARD, index, passing)
         del passing
         tail.backward(seed)
@@ -211,11 +226,12 @@ def _send(flow: _Flow, made: dict[str, Any], watcher: Watcher, index: int) -> No
         flow.values[name] = value.detach() if isinstance(value, Tensor) else value
 
 
-def _receive(flow: _Flow, name: str) -> Any:
+def _receive(flow: _Flow, name: str, tokens: list[Tensor]) -> Any:
     value = flow.values[name]
     if name not in flow.needs_grad:
         return value
     token = torch.empty(0, device=value.device, requires_grad=True)
+    tokens.append(token)
     return _Receive.apply(token, flow.gradients, name, value)
 
 

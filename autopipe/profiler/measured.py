@@ -24,8 +24,8 @@ from autopipe.profiler.layers import Chain, Example, pieces_of
 from autopipe.profiler.load import ForeignLoad
 from autopipe.profiler.loss import choose_loss
 from autopipe.profiler.optimizer import OptimizerMeter, parse_optimizer
-from autopipe.profiler.rounds import measure_times
-from autopipe.profiler.timer import Progress, choose_clock
+from autopipe.profiler.rounds import Rounds
+from autopipe.profiler.timer import Progress, choose_clock, repeat
 from autopipe.recorder import Recording, record
 from autopipe.recorder.snapshot import preserved
 from autopipe.stages.loss import LossFunction
@@ -124,10 +124,10 @@ def _measure(
     chain = Chain(pieces_of(recording.module, graph), loss)
     examples, footprints = _footprints(chain, example, sizes, model, progress)
     able = [index for index in range(len(chain.pieces)) if all(one.recomputed[index] for one in footprints)]
+    rounds = Rounds(chain, model, loss, examples, graph, clock, able=able)
     with explained(None, max(sizes)):
-        times = measure_times(
-            chain, model, loss, examples, graph, clock, able=able, budget_s=budget_s, progress=progress
-        )
+        samples = repeat(rounds.one_round, budget_s=budget_s, progress=progress, label="measuring time")
+    times = rounds.times(samples)
     found = Measurements(graph=graph, pieces=chain.pieces, sizes=sizes, times=times, footprints=footprints)
     layers = profiled_layers(found, model, meter)
     return Profile(

@@ -108,5 +108,5 @@ def watch_step(chain: Chain, example: Example, model: nn.Module, recompute: Coll
     ledger = StorageLedger()
     found = Residents(chain, ledger, model)
     with ledger:
-        chain.step(example, found, recompute)
+        chain.step(example, found, recompute=recompute)
     return found

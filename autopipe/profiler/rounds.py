@@ -1,80 +1,82 @@
 """One round times every layer, the loss, the seams and the unsplit step, at every micro-batch size."""
 
 import statistics
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from enum import StrEnum
 from typing import Any
 
-from torch import fx, nn
+from torch import nn
 
 from autopipe.documents.graph import Graph
 from autopipe.documents.profile import Spread
+from autopipe.profiler.joined import EMPTY, joined_step
 from autopipe.profiler.layers import Chain, Example, Loss, Piece, Sweep
-from autopipe.profiler.timer import Clock, Progress, Samples, repeat
+from autopipe.profiler.timer import Clock, Samples
 
 LOSS = "loss"
 SEAM = "seam"
 WHOLE = "whole"
 
-# Where a segment's duration goes: (micro-batch size, whether pieces recompute, sweep, who ran); who ran is LOSS, SEAM
-# or a piece's groups.
-Key = tuple[int, bool, Sweep, Hashable]
+
+class Way(StrEnum):
+    """How the pieces of a model are run to time them."""
+
+    PLAIN = "plain"
+    RECOMPUTE = "recompute"
+    SPLIT = "split"
+
+
+def pool(size: int, way: Way, sweep: Sweep, runner: str) -> str:
+    """Return the name of the pool of one duration; ``runner`` is LOSS, SEAM or the groups of a piece's layers."""
+    return f"{size} {way} {sweep} {runner}"
 
 
 class Times:
-    """The medians over rounds, without what the seam before a piece takes."""
+    """The medians over rounds, without what the seam beside a piece takes."""
 
-    def __init__(self, samples: Samples, runners: Sequence[Hashable]) -> None:
+    def __init__(self, samples: Samples, runners: Sequence[str]) -> None:
         self._samples = samples
         self._runners = tuple(runners)
 
     def duration(self, size: int, sweep: Sweep, index: int) -> int:
         """Return the nanoseconds of a sweep of piece ``index`` (the loss: one past the last)."""
-        return self._net((size, False, sweep, self._runners[index]))
+        way = Way.PLAIN if sweep in (Sweep.FORWARD, Sweep.BACKWARD) else Way.SPLIT
+        return self._net(size, way, sweep, index)
 
     def recompute(self, size: int, index: int) -> int:
         """Return by how many nanoseconds piece ``index`` takes longer when it recomputes."""
-        runner = self._runners[index]
-        plain, longer = (sum(self._net((size, way, sweep, runner)) for sweep in Sweep) for way in (False, True))
+        plain, longer = (
+            sum(self._net(size, way, sweep, index) for sweep in (Sweep.FORWARD, Sweep.BACKWARD))
+            for way in (Way.PLAIN, Way.RECOMPUTE)
+        )
         return max(0, longer - plain)
 
     def spread(self, size: int, sweep: Sweep, index: int) -> Spread | None:
-        """Return how far that duration can be trusted, None where nothing ran."""
-        key = (size, False, sweep, self._runners[index])
-        spread = self._samples.spread(key)
+        """Return how far the duration of a forward or backward can be trusted, None where nothing ran."""
+        spread = self._samples.spread(pool(size, Way.PLAIN, sweep, self._runners[index]))
         if spread is None:
             return None
-        minimum = max(0, spread.minimum_ns - self._seam(key))
+        minimum = max(0, spread.minimum_ns - self._seam(size, Way.PLAIN, sweep, index))
         return Spread(mad_ns=spread.mad_ns, minimum_ns=minimum, rounds=spread.rounds)
 
     def whole(self, size: int) -> int:
         """Return the nanoseconds of the unsplit forward and backward."""
-        return self._samples.median((size, WHOLE))
+        return self._samples.median(f"{size} {WHOLE}")
 
-    def _net(self, key: Key) -> int:
-        return max(0, self._samples.median(key) - self._seam(key))
+    def _net(self, size: int, way: Way, sweep: Sweep, index: int) -> int:
+        gross = self._samples.median(pool(size, way, sweep, self._runners[index]))
+        return max(0, gross - self._seam(size, way, sweep, index))
 
-    def _seam(self, key: Key) -> int:
-        size, way, sweep, runner = key
-        # The forward of the loss is called as in the unsplit step: no seam was added for it.
-        if runner == LOSS and sweep is Sweep.FORWARD:
+    def _seam(self, size: int, way: Way, sweep: Sweep, index: int) -> int:
+        # The loss is called as in the unsplit step, and its backward is entered as there: nothing was added.
+        if self._runners[index] == LOSS:
             return 0
-        return self._samples.median((size, way, sweep, SEAM))
+        return self._samples.median(pool(size, way, sweep, SEAM))
 
 
-def measure_times(
-    chain: Chain,
-    model: nn.Module,
-    loss: Loss,
-    examples: Mapping[int, Example],
-    graph: Graph,
-    clock: Clock,
-    *,
-    able: Collection[int],
-    budget_s: float,
-    progress: Progress | None = None,
-) -> Times:
-    """Return the times of ``chain`` at every micro-batch size.
+class Rounds:
+    """Times a chain at every micro-batch size, round by round.
 
     Every round visits every size, so that a slow spell of the machine falls on all of them alike. In a round,
     pieces of equal groups of layers share the mean of their durations: what one of a series of identical
@@ -85,30 +87,70 @@ def measure_times(
     able : collection of int
         The pieces that can recompute.
     """
-    runners = [_groups(piece, graph) for piece in chain.pieces]
-    timed, timed_runners = _with_seams(chain.pieces, runners, graph)
-    timed_chain = Chain(timed, loss)
-    timed_able = {
-        index for index, piece in enumerate(timed) if piece.name != SEAM and chain.pieces.index(piece) in able
-    }
-    watcher = _TimeWatcher(clock)
 
-    def one_round(samples: Samples) -> None:
-        for size, example in examples.items():
-            for recompute in (False, True):
-                watcher.segments.clear()
-                timed_chain.step(example, watcher, timed_able if recompute else ())
-                clock.finish()
-                for key, duration in _pooled(size, recompute, watcher, timed_runners).items():
-                    samples.add(key, duration)
-            start = clock.mark()
-            loss(model(*example.args, **example.kwargs), example.target).backward()
-            end = clock.mark()
-            clock.finish()
-            samples.add((size, WHOLE), clock.between(start, end))
+    def __init__(
+        self,
+        chain: Chain,
+        model: nn.Module,
+        loss: Loss,
+        examples: Mapping[int, Example],
+        graph: Graph,
+        clock: Clock,
+        *,
+        able: Collection[int],
+    ) -> None:
+        self._pieces, self._model, self._loss = chain.pieces, model, loss
+        self._examples, self._clock, self._able = examples, clock, able
+        self.runners = [*_runners(chain.pieces, graph), LOSS]
+        timed, self._timed_runners = _with_seams(chain.pieces, self.runners, graph)
+        self._chain = Chain(timed, loss)
 
-    samples = repeat(one_round, budget_s=budget_s, progress=progress, label="measuring time")
-    return Times(samples, [*runners, LOSS])
+    def times(self, samples: Samples) -> Times:
+        """Return what ``samples`` say."""
+        return Times(samples, self.runners)
+
+    def one_round(self, samples: Samples) -> None:
+        """Add one round to ``samples``: the clock is finished once, when all has been issued."""
+        found: list[tuple[str, list[tuple[Any, Any]]]] = []
+        for size, example in self._examples.items():
+            found += self._joined(size, Way.RECOMPUTE, example)
+            found += self._split(size, example)
+            # What comes first after another way of running meets colder caches: the two that are compared take turns.
+            if samples.rounds % 2:
+                found += self._joined(size, Way.PLAIN, example) + self._whole(size, example)
+            else:
+                found += self._whole(size, example) + self._joined(size, Way.PLAIN, example)
+        self._clock.finish()
+        pools: dict[str, list[int]] = {}
+        for key, spans in found:
+            pools.setdefault(key, []).append(sum(self._clock.between(begin, end) for begin, end in spans))
+        for key, durations in pools.items():
+            is_seam = key.endswith(SEAM)
+            samples.add(key, round(statistics.median(durations) if is_seam else statistics.fmean(durations)))
+
+    def _whole(self, size: int, example: Example) -> list[tuple[str, list[tuple[Any, Any]]]]:
+        begin = self._clock.mark()
+        self._loss(self._model(*example.args, **example.kwargs), example.target).backward()
+        return [(f"{size} {WHOLE}", [(begin, self._clock.mark())])]
+
+    def _joined(self, size: int, way: Way, example: Example) -> list[tuple[str, list[tuple[Any, Any]]]]:
+        recompute = self._able if way is Way.RECOMPUTE else ()
+        marks = joined_step(self._pieces, self._loss, example, self._clock, recompute)
+        spans: dict[tuple[Sweep, int], list[tuple[Any, Any]]] = {}
+        for sweep, index, begin, end in marks.spans:
+            spans.setdefault((sweep, index), []).append((begin, end))
+        found = [(pool(size, way, sweep, self.runners[index]), both) for (sweep, index), both in spans.items()]
+        found += [(pool(size, way, sweep, SEAM), [(begin, end)]) for sweep, begin, end in marks.seams]
+        return found
+
+    def _split(self, size: int, example: Example) -> list[tuple[str, list[tuple[Any, Any]]]]:
+        watcher = _TimeWatcher(self._clock)
+        self._chain.step(example, watcher, split=True)
+        return [
+            (pool(size, Way.SPLIT, sweep, self._timed_runners[index]), [(begin, end)])
+            for sweep, index, begin, end in watcher.segments
+            if sweep in (Sweep.INPUT_GRAD, Sweep.WEIGHT_GRAD)
+        ]
 
 
 class _TimeWatcher:
@@ -129,45 +171,30 @@ class _TimeWatcher:
         pass
 
 
-def _pooled(size: int, recompute: bool, watcher: _TimeWatcher, runners: Sequence[Hashable]) -> dict[Key, int]:
-    """Return the mean duration of one round by key, of seams the median."""
-    durations: dict[Key, list[int]] = {}
-    for sweep, index, begin, end in watcher.segments:
-        durations.setdefault((size, recompute, sweep, runners[index]), []).append(watcher.clock.between(begin, end))
-    return {
-        key: round(statistics.median(pool) if key[3] == SEAM else statistics.fmean(pool))
-        for key, pool in durations.items()
-    }
+def _runners(pieces: Sequence[Piece], graph: Graph) -> list[str]:
+    """Return the groups of every piece's layers; those that send no gradient back have a shorter backward."""
+    needs_grad = {value.name for value in graph.values if value.requires_grad}
+    runners = []
+    for piece in pieces:
+        groups = "+".join(str(graph.layers[position].group) for position in range(piece.begin, piece.end))
+        runners.append(groups if needs_grad.intersection(piece.inputs) else f"{groups} without input gradients")
+    return runners
 
 
-def _groups(piece: Piece, graph: Graph) -> Hashable:
-    return tuple(graph.layers[position].group for position in range(piece.begin, piece.end))
-
-
-def _with_seams(
-    pieces: Sequence[Piece], runners: Sequence[Hashable], graph: Graph
-) -> tuple[list[Piece], list[Hashable]]:
+def _with_seams(pieces: Sequence[Piece], runners: Sequence[str], graph: Graph) -> tuple[list[Piece], list[str]]:
     """Return the pieces with an empty one at every seam that a gradient passes, and who runs in each.
 
-    What the empty pieces take is the cost of a seam, met in place: in a loop of its own it would be read
-    several times too low, with warm instruction caches.
+    What the parts of an empty piece's backward take is the cost of a seam, met in place: in a loop of its own
+    it would be read several times too low, with warm instruction caches.
     """
     needs_grad = {value.name for value in graph.values if value.requires_grad}
-    empty = fx.symbolic_trace(_Pass())
     timed: list[Piece] = []
-    timed_runners: list[Hashable] = []
-    for piece, runner in zip(pieces, runners, strict=True):
+    timed_runners: list[str] = []
+    for piece, runner in zip(pieces, runners, strict=False):
         timed.append(piece)
         timed_runners.append(runner)
         passing = tuple(name for name in piece.outputs if name in needs_grad)[:1]
         if passing:
-            timed.append(replace(piece, name=SEAM, module=empty, inputs=passing, outputs=passing, released=passing))
+            timed.append(replace(piece, name=SEAM, module=EMPTY, inputs=passing, outputs=passing, released=passing))
             timed_runners.append(SEAM)
     return timed, [*timed_runners, LOSS]
-
-
-class _Pass(nn.Module):
-    """A piece that does nothing."""
-
-    def forward(self, x: Any) -> tuple[Any]:
-        return (x,)

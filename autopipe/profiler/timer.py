@@ -12,6 +12,7 @@ from autopipe.documents.profile import Spread
 
 WARM_UP_ROUNDS = 3
 MINIMUM_ROUNDS = 5
+LEAST_S = 1.0
 TOLERANCE = 0.02
 
 Progress = Callable[[str, float], None]
@@ -117,13 +118,18 @@ class Samples:
 
 
 def repeat(
-    one_round: Callable[[Samples], None], *, budget_s: float, progress: Progress | None = None, label: str = ""
+    one_round: Callable[[Samples], None],
+    *,
+    budget_s: float,
+    least_s: float = LEAST_S,
+    progress: Progress | None = None,
+    label: str = "",
 ) -> Samples:
     """Run ``one_round`` until its timings are steady or ``budget_s`` seconds are over, and return the samples.
 
     Three rounds of warm-up come first (fewer, at least one, where they take over a third of the budget) and
-    do not count. Timings are steady after at least five rounds whose relative median absolute deviation is
-    below 2 %. One round runs whatever the budget is.
+    do not count. Timings are steady after at least five rounds and ``least_s`` seconds, when their relative median
+    absolute deviation is below 2 %. One round runs whatever the budget is.
     """
     samples = Samples()
     start = time.monotonic()
@@ -138,7 +144,8 @@ def repeat(
         spent = time.monotonic() - start
         if progress is not None:
             progress(label, min(1.0, spent / budget_s) if budget_s > 0 else 1.0)
-        steady = samples.rounds >= MINIMUM_ROUNDS and samples.relative_deviation() < TOLERANCE
+        enough = samples.rounds >= MINIMUM_ROUNDS and spent >= least_s
+        steady = enough and samples.relative_deviation() < TOLERANCE
         if steady or spent >= budget_s:
             return samples
 

@@ -52,6 +52,24 @@ def test_the_chain_gives_the_gradients_of_the_unsplit_model(name: str) -> None:
     assert log.segments == forward + [(Sweep.BACKWARD, index) for index in reversed(range(end + 1))]
 
 
+@pytest.mark.parametrize("name", JOBS)
+def test_a_split_backward_gives_the_same_gradients_in_two_segments_a_piece(name: str) -> None:
+    job = JOBS[name]
+    torch.manual_seed(0)
+    model = job.build()
+    inputs, target = job.draw(4)
+    chain = chain_of(model, inputs, job.loss)
+    chain.step(Example((inputs,), {}, target), Log())
+    expected = [parameter.grad for parameter in model.parameters()]
+    model.zero_grad()
+    log = Log()
+    chain.step(Example((inputs,), {}, target), log, split=True)
+    assert all(map(torch.equal, (parameter.grad for parameter in model.parameters()), expected))
+    end = len(chain.pieces)
+    parts = [(sweep, index) for index in reversed(range(end)) for sweep in (Sweep.INPUT_GRAD, Sweep.WEIGHT_GRAD)]
+    assert log.segments[end + 2 :] == parts
+
+
 def test_skips_pass_the_layers_between() -> None:
     job = JOBS["unet"]
     model = job.build()

@@ -39,6 +39,28 @@ def test_every_layer_has_a_cost_at_every_size(name: str) -> None:
     check_profile(profile)
 
 
+def test_a_backward_has_two_parts_and_the_first_layer_no_input_gradient() -> None:
+    profile = profile_of("mlp", batch=64, micro_batches=(64,))
+    first, *others = (layer.costs[0] for layer in profile.layers)
+    assert first.input_grad_ns == 0
+    assert first.weight_grad_ns > 0
+    for cost in others:
+        assert cost.input_grad_ns > 0
+        assert cost.weight_grad_ns > 0
+        assert cost.recompute_ns is not None
+    assert (profile.loss[0].input_grad_ns, profile.loss[0].weight_grad_ns) == (profile.loss[0].backward_ns, 0)
+
+
+def test_a_layer_that_writes_to_its_input_has_no_recompute_cost() -> None:
+    class AddsInPlace(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x.add_(1))
+
+    model = nn.Sequential(nn.Linear(6, 6), AddsInPlace(6, 6), nn.Linear(6, 6))
+    profile = measure(model, (torch.randn(4, 6),), micro_batches=(4,), budget_s=0)
+    assert [layer.costs[0].recompute_ns is not None for layer in profile.layers] == [True, False, True]
+
+
 def test_parameters_add_up_to_the_models() -> None:
     model = CNN()
     profile = measure(model, (torch.randn(4, 3, 8, 8),), optimizer="sgd:momentum=0.9", budget_s=0)
