@@ -43,7 +43,8 @@ class RecordedCode(CodeGen):
     def _line(self, line: str) -> str:
         name, _, read = line.partition(" = ")
         before, after = self._reads.get(name, ("", ""))
-        return f"{name} = {after}{read.removeprefix(before)}" if before and read.startswith(before) else line
+        rest = read.removeprefix(before)
+        return f"{name} = {after}{rest}" if before and rest != read and rest[:1] in ("", "(") else line
 
 
 def _direct(node: fx.Node) -> str:

@@ -1,21 +1,39 @@
 """A captured model is cut into stages and trained for two steps beside the plain model."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from autopipe.documents.graph import Graph
 from autopipe.executor.build import Layout
 from autopipe.executor.microbatch import cut, micro_batch_sizes
 from autopipe.executor.pipeline import Pipeline
+from autopipe.executor.seeds import draw_seed
 from autopipe.recorder import Recording, record
+from autopipe.recorder.functions import is_random
 from tests.reference import differences, exempt
 from tests.zoo.case import Case
 
 BATCH, MICRO_BATCHES = 4, 2
+SEED = 7
+
+
+class Sown(TorchFunctionMode):
+    """Seeds the random calls of a plain forward as a pipeline does those of the nodes ``draws``, in their order."""
+
+    def __init__(self, draws: Sequence[str], step: int, micro_batch: int) -> None:
+        super().__init__()
+        self.left = list(draws)
+        self.place = step, micro_batch
+
+    def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if self.left and is_random(func):
+            torch.manual_seed(draw_seed(SEED, *self.place, self.left.pop(0)))
+        return func(*args, **(kwargs or {}))
 
 
 def built(case: Case) -> nn.Module:
@@ -62,7 +80,8 @@ def compare(case: Case, bounds: Sequence[int]) -> list[str]:
         bounds=tuple(bounds), stage_ranks=tuple(range(stages)), schedule="1f1b", micro_batches=MICRO_BATCHES
     )
     loss = None if case.returns_loss else case.loss
-    pipe = Pipeline(recording.module, graph, layout, loss_fn=loss, ranks=stages)
+    pipe = Pipeline(recording.module, graph, layout, loss_fn=loss, ranks=stages, seed=SEED)
+    draws = [name for layer in graph.layers for name in layer.draws]
     everything = {name for name, _ in model.named_parameters()}
     exempted = exempt(graph, layout.bounds, layout.stage_ranks, recording.module)
     optimizers = [torch.optim.SGD(each.parameters(), lr=0.01) for each in (model, plain)]
@@ -73,7 +92,7 @@ def compare(case: Case, bounds: Sequence[int]) -> list[str]:
             torch.manual_seed(step)
             mine = pipe.step(*args, **kwargs)
             torch.manual_seed(step)
-            wanted = plain_step(case, plain, args, kwargs)
+            wanted = plain_step(case, plain, args, kwargs, step, draws)
             if not (torch.allclose(mine, wanted, rtol=1e-5) if exempted else torch.equal(mine, wanted)):
                 found.append(f"the loss of step {step}, {mine} instead of {wanted}")
             changed = everything if step and exempted else exempted
@@ -86,12 +105,16 @@ def compare(case: Case, bounds: Sequence[int]) -> list[str]:
     return found
 
 
-def plain_step(case: Case, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+def plain_step(
+    case: Case, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], step: int, draws: Sequence[str]
+) -> Tensor:
     """Run forward and backward of every micro-batch and return the sum of the losses."""
     sizes = micro_batch_sizes(BATCH, MICRO_BATCHES)
     total: Tensor | None = None
-    for (inputs, keywords), size in zip(cut((args, kwargs), sizes), sizes, strict=True):
-        loss = case.loss(model(*inputs, **keywords)) * (size / BATCH)
+    for index, ((inputs, keywords), size) in enumerate(zip(cut((args, kwargs), sizes), sizes, strict=True)):
+        with Sown(draws, step, index):
+            output = model(*inputs, **keywords)
+        loss = case.loss(output) * (size / BATCH)
         loss.backward()
         total = loss.detach() if total is None else total + loss.detach()
     assert total is not None
