@@ -23,6 +23,7 @@ COMMANDS = (
     ("report", Entry("autopipe.cli.report", "Write a plan as one page for the browser.")),
     ("export", Entry("autopipe.cli.export", "Write a plan for another runtime.")),
     ("schedule", Entry("autopipe.cli.schedule", "Draw a schedule as a grid.")),
+    ("doctor", Entry("autopipe.cli.doctor.command", "Look for what would keep training from working here.")),
     ("demo", Entry("autopipe.cli.demo.command", "Train a small GPT on two local processes, from profile to proof.")),
 )
 
