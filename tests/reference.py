@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from autopipe.documents.graph import Graph
-from autopipe.executor.microbatch import cut, micro_batch_sizes
+from autopipe.executor.microbatch import batch_of, cut, micro_batch_sizes
 from autopipe.executor.tied import find_ties
 from autopipe.schedules.edges import stage_of
 
@@ -17,7 +17,7 @@ def plain_step(
     model: nn.Module, loss_of: Callable[[Any, Any], Tensor], args: tuple[Any, ...], target: Any, micro_batches: int
 ) -> Tensor:
     """Run ``(loss_fn(model(x_i), y_i) * share_i).backward()`` for i = 0..m-1 and return the sum of the losses."""
-    batch = args[0].shape[0]
+    batch = batch_of(args)
     sizes = micro_batch_sizes(batch, micro_batches)
     total = None
     for inputs, wanted, size in zip(cut(args, sizes), cut(target, sizes), sizes, strict=True):

@@ -1,7 +1,7 @@
 """A `Pipeline` trains a model in stages: the same lines on every rank, the same numbers as the plain model."""
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from autopipe.documents.timeline import RankTimeline, Timeline
 from autopipe.errors import InputError, MismatchError
 from autopipe.executor.build import Layout, Rank, build_rank, copy_stand_ins, rank_pairs
 from autopipe.executor.launch import ThreadRanks, join_group, local_devices, under_torchrun
+from autopipe.executor.loader import until_first_end
 from autopipe.executor.norms import parameter_norms
 from autopipe.executor.request import Request, unpacked
 from autopipe.executor.seeds import draw_seed, kept_generators
@@ -162,6 +163,18 @@ class Pipeline:
         for ending in endings:
             ending.outputs = None
         return gather_output(output, self._ranks[0].runtime.endpoint) if everywhere and not self._threads else output
+
+    def batches(self, loader: Iterable[Any] | None) -> Iterator[Any]:
+        """Yield what ``loader`` yields, until the first of all ranks' loaders ends. All ranks iterate.
+
+        A rank that reads neither inputs nor targets may pass None, and is given None for each batch.
+
+        Raises
+        ------
+        StepError
+            If the loader of another rank failed.
+        """
+        return until_first_end(loader, self._ranks[0].runtime.endpoint) if self._threads is None else iter(loader or ())
 
     def parameters(self) -> Iterator[nn.Parameter]:
         """Yield the parameters that this process trains, each once."""

@@ -350,7 +350,7 @@ class Runtime:
         self._poisoned = True
         if self._failure is None:
             stage = f" ({type(error).__name__})" if not isinstance(error, InputError) else ""
-            sentence = f"rank {self.endpoint.rank} failed in {where}{stage}: {error}"
+            sentence = f"rank {self.endpoint.rank} failed in {where}{stage}: {str(error).rstrip('.')}"
             self._failure = _Failure(time.time_ns(), sentence)
             self._cause = error
 

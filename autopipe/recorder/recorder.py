@@ -148,7 +148,9 @@ class Recorder(TorchFunctionMode):
             node.meta[NOTE] = describe(self._note(), value)
             nodes.append(node)
         for node, (name, value) in zip(nodes, example.values.items(), strict=True):
-            self.ledger.learn(value, node)
+            for part, item in self.ledger.learn(value, node):
+                # Which values in a container Python reads cannot be seen, so that each is taken to matter.
+                self._guard(part, item, f"a value in argument {name}")
             if isinstance(value, (list, tuple, dict)):
                 count = self._emit("call_function", len, (node,))
                 self._guard(count, len(value), f"the number of items of argument {name}")
