@@ -47,7 +47,7 @@ def train(rank: int, counts: tuple[float | None, ...]) -> tuple[int, list[str]]:
         x, y = batch or (None, None)
         pipe.step(x, target=y)
         steps += 1
-    for _, (x, y) in zip(range(steps), batches(9.5), strict=False):
+    for _, (x, y) in zip(range(steps), batches(counts[0] or 0), strict=False):
         plain_step(plain, functional.mse_loss, (x,), y, 4)
     mine = {name for name, _ in pipe.named_parameters()}
     return steps, [name for name in differences(model, plain, set()) if name in mine]
