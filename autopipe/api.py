@@ -46,6 +46,7 @@ def capture(
     *,
     leaf: Sequence[type | str] = (),
     granularity: int | None = None,
+    profile: Profile | None = None,
     specialise: bool = False,
 ) -> Graph:
     """Return ``model`` recorded as a graph of layers, checked against the model itself.
@@ -60,6 +61,8 @@ def capture(
         Modules to keep whole.
     granularity : int, optional
         About how many layers to make; by default every module of the model is entered.
+    profile : Profile, optional
+        What modules cost, for ``granularity``; by default their parameters tell.
     specialise : bool
         Let the model itself read values of tensors; the graph then holds for the example's values only.
 
@@ -71,7 +74,7 @@ def capture(
     args, kwargs = arguments(example)
     from autopipe.recorder import record
 
-    return record(model, args, kwargs, leaf=leaf, granularity=granularity, specialise=specialise).graph
+    return record(model, args, kwargs, leaf=leaf, granularity=granularity, profile=profile, specialise=specialise).graph
 
 
 def profile(
@@ -84,6 +87,10 @@ def profile(
     optimizer: str = "adamw",
     budget_s: float = 30.0,
     progress: Any = None,
+    leaf: Sequence[type | str] = (),
+    granularity: int | None = None,
+    specialise: bool = False,
+    opened: Sequence[str] = (),
 ) -> Profile:
     """Return time and memory of every layer of ``model``, measured on the device that it is on.
 
@@ -99,6 +106,10 @@ def profile(
         The name of the optimizer's class, for the memory of its state.
     budget_s : float
         About how many seconds to spend.
+    leaf, granularity, specialise
+        As for `capture`.
+    opened : sequence of str
+        Paths of modules that ``granularity`` would keep whole, to enter all the same.
 
     Raises
     ------
@@ -106,8 +117,10 @@ def profile(
         If the model cannot be recorded or measured, or the example cannot be used.
     """
     from autopipe.profiler import measure
+    from autopipe.recorder import record
 
     args, kwargs = arguments(example)
+    recording = record(model, args, kwargs, leaf=leaf, granularity=granularity, specialise=specialise, opened=opened)
     return measure(
         model,
         args,
@@ -118,6 +131,7 @@ def profile(
         optimizer=optimizer,
         budget_s=budget_s,
         progress=progress,
+        recording=recording,
     )
 
 
@@ -211,6 +225,9 @@ def pipeline(
     seed: int | None = None,
     reduction: str = "mean",
     recompute_policy: Policy | None = None,
+    leaf: Sequence[type | str] = (),
+    granularity: int | None = None,
+    specialise: bool = False,
 ) -> Pipeline:
     """Return ``model`` as a `Pipeline` that is ready to train.
 
@@ -242,6 +259,9 @@ def pipeline(
     recompute_policy : function or sequence of operations, optional
         Which results the layers that the plan recomputes keep all the same: what
         `torch.utils.checkpoint.create_selective_checkpoint_contexts` takes.
+    leaf, granularity, specialise
+        As for `capture`, without a plan. With ``granularity`` a layer that alone sets the pace is opened, and
+        the model measured and planned again.
 
     Raises
     ------
@@ -251,6 +271,7 @@ def pipeline(
     from autopipe.costs.planned import planned_edges, planned_stages
     from autopipe.executor.launch import broadcast, join_group, local_devices, under_torchrun
     from autopipe.executor.pipeline import Layout, Pipeline
+    from autopipe.planner.refine import refined
     from autopipe.recorder import rebuild
 
     distributed = under_torchrun()
@@ -264,9 +285,25 @@ def pipeline(
             )
 
         def make(gpus: int) -> Plan:
-            measured = profile(model, example, target=target, loss_fn=loss_fn, optimizer=optimizer, budget_s=budget_s)
-            batch = batch_size if batch_size is not None else _samples(example)
-            return partition(measured, gpus=gpus, batch_size=batch, memory_bytes=memory_bytes)
+            def measured(opened: Sequence[str]) -> Profile:
+                return profile(
+                    model,
+                    example,
+                    target=target,
+                    loss_fn=loss_fn,
+                    optimizer=optimizer,
+                    budget_s=budget_s,
+                    leaf=leaf,
+                    granularity=granularity,
+                    specialise=specialise,
+                    opened=opened,
+                )
+
+            def planned(document: Profile) -> Plan:
+                batch = batch_size if batch_size is not None else _samples(example)
+                return partition(document, gpus=gpus, batch_size=batch, memory_bytes=memory_bytes)
+
+            return refined(measured, planned) if granularity is not None else planned(measured(()))
 
         plan = broadcast(make, Plan) if distributed else make(len(local_devices(devices, ranks)))
     document = plan if isinstance(plan, Plan) else load(plan, Plan)

@@ -188,3 +188,21 @@ def test_devices_must_be_said_once() -> None:
     plan = plan_for(GPT(), JOBS["gpt"], gpus=2)
     with pytest.raises(autopipe.InputError, match="ranks=3 and 2 devices disagree"):
         autopipe.pipeline(GPT(), plan=plan, devices=["cpu", "cpu"], ranks=3)
+
+
+def test_one_call_takes_the_granularity_of_capture() -> None:
+    job = JOBS["gpt"]
+    torch.manual_seed(0)
+    model = job.build()
+    plain = copy.deepcopy(model)
+    x, y = job.draw(8)
+    pipe = autopipe.pipeline(
+        model, example=(x,), target=y, loss_fn=job.loss, ranks=2, budget_s=BUDGET_S, granularity=4, leaf=("blocks.1",)
+    )
+    assert pipe.plan is not None
+    names = [layer for stage in pipe.plan.stages for layer in stage.layers]
+    assert "blocks.1" in names
+    assert len(names) < len(autopipe.capture(model, (x,)).layers)
+    assert torch.equal(pipe.step(x, target=y), plain_step(plain, job.loss, (x,), y, pipe.plan.micro_batches))
+    assert differences(model, plain, {"tokens.weight"}) == []
+    pipe.close()

@@ -18,11 +18,17 @@ from autopipe.cli.values import SizesParameter
     type=SizesParameter(),
     help="Sizes to measure, in samples, for example 1,2,4; by default the input's batch, its half and its quarter.",
 )
+@click.option("--leaf", "leaves", multiple=True, help="Call these modules whole: a pattern of paths or class names.")
+@click.option("--granularity", type=click.IntRange(min=1), help="About how many layers; by default all that there are.")
+@click.option("--specialise", is_flag=True, help="Let the model itself read values, and let the graph check them.")
 @click.option("-o", "--output", type=click.Path(dir_okay=False), help="Write the profile here.")
 @screen_options
 def command(
     model: str,
     micro_batches: tuple[int, ...] | None,
+    leaves: tuple[str, ...],
+    granularity: int | None,
+    specialise: bool,
     optimizer: str,
     budget: float,
     output: str | None,
@@ -38,7 +44,16 @@ def command(
     screen = Screen(json=as_json, quiet=quiet)
     with screen.foreign_code():
         subject = prepare(model, **options)
-    profile = measure(subject, screen, micro_batches=micro_batches, optimizer=optimizer, budget=budget)
+    profile = measure(
+        subject,
+        screen,
+        micro_batches=micro_batches,
+        optimizer=optimizer,
+        budget=budget,
+        leaf=leaves,
+        granularity=granularity,
+        specialise=specialise,
+    )
 
     from autopipe.reporting.profile_table import profile_report
 

@@ -113,12 +113,24 @@ def prepare(
 
 
 def measure(
-    subject: Subject, screen: Screen, *, micro_batches: tuple[int, ...] | None, optimizer: str, budget: float
+    subject: Subject,
+    screen: Screen,
+    *,
+    micro_batches: tuple[int, ...] | None,
+    optimizer: str,
+    budget: float,
+    leaf: tuple[str, ...] = (),
+    granularity: int | None = None,
+    specialise: bool = False,
 ) -> Profile:
     """Return the profile of ``subject``, with a progress bar on a terminal."""
     from autopipe.profiler import measure as measure_model
+    from autopipe.recorder import record
 
     with screen.foreign_code(), screen.progress("profile") as progress:
+        recording = record(
+            subject.model, subject.args, subject.kwargs, leaf=leaf, granularity=granularity, specialise=specialise
+        )
         return measure_model(
             subject.model,
             subject.args,
@@ -129,6 +141,7 @@ def measure(
             optimizer=optimizer,
             budget_s=budget,
             progress=progress,
+            recording=recording,
         )
 
 

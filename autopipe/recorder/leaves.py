@@ -3,11 +3,13 @@
 import fnmatch
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 
 from torch import jit, nn
 
+from autopipe.documents.profile import Profile
 from autopipe.errors import InputError
-from autopipe.recorder.granularity import largest_whole, numel
+from autopipe.recorder.granularity import Weigher, by_parameters, by_profile, largest_whole
 
 _OPEN_CONTAINERS = (
     nn.Sequential,
@@ -23,12 +25,14 @@ _OPEN_CONTAINERS = (
 class Leaves:
     """Which modules are leaves: those asked for by class or name pattern, those forced, torch's own, childless ones.
 
-    So are modules with at most ``whole`` parameters (None: none of them).
+    So are modules that cost at most ``whole`` (None: none of them), as ``weigh`` counts, but for those ``opened``.
     """
 
     asked: tuple[type | str, ...] = ()
     forced: frozenset[str] = frozenset()
     whole: int | None = None
+    weigh: Weigher = by_parameters
+    opened: frozenset[str] = frozenset()
 
     def is_leaf(self, module: nn.Module, path: str) -> bool:
         """Return whether ``module``, which stands at ``path`` in the model, is called whole."""
@@ -46,25 +50,36 @@ class Leaves:
 
     def is_small(self, module: nn.Module, path: str) -> bool:
         """Return whether ``module`` is called whole only because a cut inside it could not matter."""
-        if self.whole is None or self.is_leaf(module, path):
+        if self.whole is None or path in self.opened or self.is_leaf(module, path):
             return False
-        return numel(module) <= self.whole
+        return self.weigh(path, module) <= self.whole
 
 
-def leaves_of(model: nn.Module, asked: Sequence[type | str], granularity: int | None) -> Leaves:
+def leaves_of(
+    model: nn.Module,
+    asked: Sequence[type | str],
+    granularity: int | None,
+    *,
+    profile: Profile | None = None,
+    opened: Sequence[str] = (),
+) -> Leaves:
     """Return the leaves of a recording of about ``granularity`` layers; with None, as many as modules give.
+
+    The cost of a module is its parameters', or what ``profile`` says of it; those ``opened`` are entered at any cost.
 
     Raises
     ------
     InputError
         If ``granularity`` is below 1.
     """
-    leaves = Leaves(asked=tuple(asked))
+    weigh = by_parameters if profile is None else by_profile(model, profile)
+    leaves = Leaves(asked=tuple(asked), weigh=cache(weigh), opened=frozenset(opened))
     if granularity is None:
         return leaves
     if granularity < 1:
         raise InputError(f"granularity is {granularity}: give about how many layers the graph should have, 1 or more.")
-    return replace(leaves, whole=largest_whole(model, granularity, is_leaf=leaves.is_leaf, is_open=_is_never_called))
+    whole = largest_whole(model, granularity, weigh=leaves.weigh, is_leaf=leaves.is_leaf, is_open=_is_never_called)
+    return replace(leaves, whole=whole)
 
 
 def _is_never_called(module: nn.Module) -> bool:

@@ -8,6 +8,7 @@ import torch
 from torch import fx, nn
 
 from autopipe.documents.graph import Graph
+from autopipe.documents.profile import Profile
 from autopipe.errors import CaptureError
 from autopipe.recorder.caches import no_generation_cache
 from autopipe.recorder.check import find_difference
@@ -48,6 +49,8 @@ def record(
     check: bool = True,
     specialise: bool = False,
     granularity: int | None = None,
+    profile: Profile | None = None,
+    opened: Sequence[str] = (),
 ) -> Recording:
     """Run ``model`` on an example and return it as a graph of its own submodules.
 
@@ -67,8 +70,12 @@ def record(
         Let the model itself (not its modules: they are called whole) read values of tensors, where it would be
         refused. The graph holds for the values of the example only, and raises an `InputError` on others.
     granularity : int, optional
-        About how many layers to make of the model: modules whose share of the parameters is small stay whole, so
+        About how many layers to make of the model: modules whose share of the cost is small stay whole, so
         that the graph is small and runs fast. By default every module of the model is entered.
+    profile : Profile, optional
+        What modules cost, for ``granularity``; by default their parameters tell.
+    opened : sequence of str
+        Paths of modules that ``granularity`` would keep whole, to enter all the same.
 
     Notes
     -----
@@ -90,7 +97,8 @@ def record(
     if is_weightless(model):
         example = replace(example, values={name: map_tensors(item, stand_in) for name, item in example.values.items()})
         unchecked = "the model has no memory (it is on the meta device), so that it computes nothing to compare with"
-    terms = terms_of(model, example, leaves_of(model, leaf, granularity), specialises=specialise)
+    leaves = leaves_of(model, leaf, granularity, profile=profile, opened=opened)
+    terms = terms_of(model, example, leaves, specialises=specialise)
     with no_generation_cache(model), torch.enable_grad():
         for _ in range(_ATTEMPTS):
             with preserved(model):

@@ -101,3 +101,13 @@ def test_what_the_user_can_mend_is_a_sentence_and_no_file(
     assert sentence in said
     assert "Traceback" not in said
     assert not output.exists()
+
+
+def test_granularity_and_leaves_are_those_of_capture(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["profile", "tests.models:GPT", "--input", "2x16:int64", "--budget", "0.1", "--json", "--quiet"]
+    layers = []
+    for options in ((), ("--granularity", "6"), ("--leaf", "Block")):
+        assert run([*words, *options]) == 0
+        layers.append([layer.name for layer in decode(capsys.readouterr().out, Profile).layers])
+    assert len(layers[1]) < len(layers[0]) > len(layers[2])
+    assert "blocks.0" in layers[2]

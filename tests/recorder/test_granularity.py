@@ -8,9 +8,10 @@ from torch import Tensor, nn
 
 from autopipe.errors import InputError
 from autopipe.recorder import record
-from autopipe.recorder.granularity import largest_whole, numel
+from autopipe.recorder.granularity import by_parameters, largest_whole, numel
 from autopipe.recorder.leaves import leaves_of
 from tests.models import GPT
+from tests.profiles import cost, layer, profile
 
 IDS = torch.randint(0, 97, (2, 8))
 
@@ -84,6 +85,31 @@ def test_no_other_size_gives_a_count_that_is_nearer(shape: list[Any], granularit
             return 1
         return sum(count(limit, child, f"{path}.{name}") for name, child in module.named_children())
 
-    chosen = largest_whole(model, granularity, is_leaf=leaves.is_leaf, is_open=lambda module: False)
+    chosen = largest_whole(
+        model, granularity, weigh=by_parameters, is_leaf=leaves.is_leaf, is_open=lambda module: False
+    )
     limits = range(max(numel(child) for child in model.children()) + 1)
     assert abs(count(chosen, model) - granularity) == min(abs(count(limit, model) - granularity) for limit in limits)
+
+
+def pairs(count: int) -> nn.Sequential:
+    return nn.Sequential(*(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)) for _ in range(count)))
+
+
+def test_modules_that_a_profile_calls_costly_are_opened_first() -> None:
+    model, x = pairs(3), torch.randn(2, 4)
+    graph = record(model, (x,)).graph
+    times = [10, 10, 10, 10, 900, 900]
+    measured = profile(
+        [
+            layer(each.name, [cost(time)], parameters=each.parameters)  # type: ignore[arg-type]
+            for each, time in zip(graph.layers, times, strict=True)
+        ]
+    )
+    finer = record(model, (x,), granularity=4, profile=measured).graph
+    assert [each.name for each in finer.layers] == ["0", "1", "2.0", "2.1"]
+
+
+def test_opened_modules_are_entered_whatever_they_cost() -> None:
+    graph = record(pairs(3), (torch.randn(2, 4),), granularity=3, opened=("1",)).graph
+    assert [each.name for each in graph.layers] == ["0", "1.0", "1.1", "2"]
