@@ -20,7 +20,7 @@ class Op(StrEnum):
     WEIGHT_GRAD = "W"
 
 
-class Action(msgspec.Struct, frozen=True, order=True):
+class Action(msgspec.Struct, frozen=True, order=True, gc=False):
     """One computation: ``Action(Op.FORWARD, 0, 3)`` is ``F0.3``, the forward of micro-batch 3 on stage 0."""
 
     op: Op

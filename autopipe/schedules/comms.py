@@ -20,7 +20,7 @@ class Edge(msgspec.Struct, frozen=True, order=True):
     gradient: bool = True
 
 
-class Message(msgspec.Struct, frozen=True, order=True):
+class Message(msgspec.Struct, frozen=True, order=True, gc=False, cache_hash=True):
     """The values of one edge for one micro-batch: activations forward, or their gradients ``backward``.
 
     ``source`` and ``target`` are the stages it travels between, in its own direction.
@@ -45,7 +45,7 @@ class Kind(StrEnum):
     WAIT_SEND = "wait_send"
 
 
-class Step(msgspec.Struct, frozen=True):
+class Step(msgspec.Struct, frozen=True, gc=False):
     """One step of a rank: an action to compute, or something to do with a message.
 
     ``POST`` offers a buffer for a message, ``SEND`` starts it, and the two waits end when it has arrived or
@@ -109,10 +109,12 @@ def rank_steps(
     pending: dict[Message, None] = {}
     coming = {source: _coming(schedule, remote, source, rank) for source in _senders(ranks, remote, rank)}
     posted: set[Message] = set()
-    ahead = 0
-    for position, action in enumerate(actions):
-        while ahead < len(actions) and ahead <= position + lookahead:
-            for message in reads(actions[ahead], remote[actions[ahead].stage]):
+    awaited: deque[list[Message]] = deque()
+    future = iter(actions)
+    for action in actions:
+        while len(awaited) <= lookahead and (later := next(future, None)) is not None:
+            awaited.append(reads(later, remote[later.stage]))
+            for message in awaited[-1]:
                 source = coming[ranks[message.source]]
                 while message not in posted:
                     # A channel without tags delivers in the order of sending, so what comes before is posted before.
@@ -120,15 +122,13 @@ def rank_steps(
                     posted.add(earlier)
                     yield Step(Kind.POST, message=earlier)
                 posted.discard(message)
-            ahead += 1
-        edges = remote[action.stage]
-        for message in reads(action, edges):
+        for message in awaited.popleft():
             yield Step(Kind.WAIT_RECEIVE, message=message)
             answered = Message(message.target, message.source, message.micro_batch, not message.backward)
             if answered in pending:
                 del pending[answered]
                 yield Step(Kind.WAIT_SEND, message=answered)
-        outgoing = writes(action, edges)
+        outgoing = writes(action, remote[action.stage])
         for message in outgoing:
             way = (message.source, message.target, message.backward)
             line = leaving.setdefault(way, deque())
@@ -160,27 +160,21 @@ def _coming(schedule: Schedule, remote: tuple[tuple[Edge, ...], ...], source: in
                 yield message
 
 
-def reads(action: Action, edges: Iterable[Edge]) -> tuple[Message, ...]:
+def reads(action: Action, edges: Iterable[Edge]) -> list[Message]:
     """Return the messages that ``action`` needs before it can run."""
-    if action.op is Op.FORWARD:
-        return tuple(Message(e.source, e.target, action.micro_batch) for e in edges if e.target == action.stage)
-    if action.op in (Op.BACKWARD, Op.INPUT_GRAD):
-        return tuple(
-            Message(e.target, e.source, action.micro_batch, True)
-            for e in edges
-            if e.source == action.stage and e.gradient
-        )
-    return ()
+    op, stage, i = action.op, action.stage, action.micro_batch
+    if op is Op.FORWARD:
+        return [Message(edge.source, stage, i) for edge in edges if edge.target == stage]
+    if op is Op.WEIGHT_GRAD:
+        return []
+    return [Message(edge.target, stage, i, True) for edge in edges if edge.source == stage and edge.gradient]
 
 
-def writes(action: Action, edges: Iterable[Edge]) -> tuple[Message, ...]:
+def writes(action: Action, edges: Iterable[Edge]) -> list[Message]:
     """Return the messages that ``action`` makes."""
-    if action.op is Op.FORWARD:
-        return tuple(Message(e.source, e.target, action.micro_batch) for e in edges if e.source == action.stage)
-    if action.op in (Op.BACKWARD, Op.INPUT_GRAD):
-        return tuple(
-            Message(e.target, e.source, action.micro_batch, True)
-            for e in edges
-            if e.target == action.stage and e.gradient
-        )
-    return ()
+    op, stage, i = action.op, action.stage, action.micro_batch
+    if op is Op.FORWARD:
+        return [Message(stage, edge.target, i) for edge in edges if edge.source == stage]
+    if op is Op.WEIGHT_GRAD:
+        return []
+    return [Message(stage, edge.source, i, True) for edge in edges if edge.target == stage and edge.gradient]

@@ -4,10 +4,12 @@ Every rank sleeps 10 ms for each of F, I and W (its virtual stages share them) a
 over gloo, so that two cores can run eight ranks. Both systems run in the same processes, one step of each in
 turn. A step lasts from the first rank's start to the last rank's end, on the machine's monotonic clock.
 
-    python docs/benchmarks/executor/emulated.py --ranks 4 --micro-batches 8 --pairs 15
+    python docs/benchmarks/schedules/emulated.py --ranks 4 --micro-batches 8 --pairs 15
 """
 
 import argparse
+import contextlib
+import ctypes
 import json
 import os
 import statistics
@@ -25,6 +27,7 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGP
 from torch.distributed.pipelining.schedules import ScheduleZBVZeroBubble
 
 from autopipe.executor.runtime import Runtime
+from autopipe.executor.seeds import Seeds
 from autopipe.schedules.comms import chain
 from autopipe.schedules.forward_only import forward_only
 from autopipe.schedules.named import make
@@ -36,6 +39,7 @@ from autopipe.transport.distributed import DistributedEndpoint
 PART_S = 0.010  # each of F, I and W of a rank's whole share; B takes I and W together
 FLOATS = 16384  # 64 KiB in float32
 FOREIGN_LIMIT = 0.08  # a pair is dropped when other processes used more than this share of the machine, no other way
+PR_SET_TIMERSLACK = 29  # Linux lets a sleeping thread wake 50 us late unless told otherwise
 SCHEDULES = {
     "gpipe": ScheduleGPipe,
     "1f1b": Schedule1F1B,
@@ -139,6 +143,7 @@ def ours(name: str, rank: int, ranks: int, micro_batches: int) -> tuple[dict[int
         micro_batches=micro_batches,
         endpoint=DistributedEndpoint(torch.device("cpu"), pairs),
         loss_fn=loss,
+        seeds=Seeds(torch.device("cpu"), contextlib.nullcontext()),
     )
 
     def step(x: Tensor, y: Tensor) -> None:
@@ -180,6 +185,7 @@ def foreign_share(before: Tensor, after: Tensor) -> float:
 
 def run(rank: int, options: argparse.Namespace, folder: str) -> None:
     torch.set_num_threads(1)
+    ctypes.CDLL(None).prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0)
     ranks, micro_batches = options.ranks, options.micro_batches
     dist.init_process_group("gloo", store=dist.FileStore(f"{folder}/store", ranks), rank=rank, world_size=ranks)
     x, y = torch.randn(2, micro_batches, FLOATS)
