@@ -1,7 +1,7 @@
 """Compare the executor with torch.distributed.pipelining on emulated devices: stages that sleep.
 
-Every rank sleeps 10 ms for each of F, I and W (its virtual stages share them) and passes real 64 KiB tensors
-over gloo, so that two cores can run eight ranks. Both systems run in the same processes, one step of each in
+Every rank sleeps for each of F, I and W (its virtual stages share them) and passes real 64 KiB tensors over
+gloo, so that two cores can run eight ranks. Both systems run in the same processes, one step of each in
 turn. A step lasts from the first rank's start to the last rank's end, on the machine's monotonic clock.
 
     python docs/benchmarks/schedules/emulated.py --ranks 4 --micro-batches 8 --pairs 15
@@ -16,6 +16,7 @@ import statistics
 import tempfile
 import time
 import weakref
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,17 +27,24 @@ from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B
 from torch.distributed.pipelining.schedules import ScheduleZBVZeroBubble
 
+from autopipe.costs.stages import EdgeCost, StageCost
+from autopipe.executor.ending import Ending
+from autopipe.executor.request import Request
 from autopipe.executor.runtime import Runtime
 from autopipe.executor.seeds import Seeds
+from autopipe.executor.shares import Reduction, Shares
+from autopipe.hardware.cluster import Link
+from autopipe.schedules.action import Schedule
 from autopipe.schedules.comms import chain
 from autopipe.schedules.forward_only import forward_only
-from autopipe.schedules.named import make
-from autopipe.simulator.quick import quick
+from autopipe.schedules.named import FITTED, VIRTUAL, make, placement
+from autopipe.simulator.events import run as simulate_run
+from autopipe.simulator.fit import fit
 from autopipe.stages.boundary import Route
 from autopipe.stages.split import Stage
 from autopipe.transport.distributed import DistributedEndpoint
 
-PART_S = 0.010  # each of F, I and W of a rank's whole share; B takes I and W together
+HOP_NS = 200_000  # about what a message takes here; a fitted schedule is told
 FLOATS = 16384  # 64 KiB in float32
 FOREIGN_LIMIT = 0.08  # a pair is dropped when other processes used more than this share of the machine, no other way
 PR_SET_TIMERSLACK = 29  # Linux lets a sleeping thread wake 50 us late unless told otherwise
@@ -46,22 +54,21 @@ SCHEDULES = {
     "interleaved": ScheduleInterleaved1F1B,
     "zb-v": ScheduleZBVZeroBubble,
 }
-VIRTUAL = {"interleaved": 2, "zb-v": 2}
 
 
 class _Forward(torch.autograd.Function):
     """Sleeps for F, and for I in its backward."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, seconds: float) -> Tensor:
-        ctx.seconds = seconds
+    def forward(ctx: Any, x: Tensor, seconds: float, backward_seconds: float) -> Tensor:
+        ctx.seconds = backward_seconds
         time.sleep(seconds)
         return x + 0.0
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
         time.sleep(ctx.seconds)
-        return gradient + 0.0, None
+        return gradient + 0.0, None, None
 
 
 class _Weight(torch.autograd.Function):
@@ -79,11 +86,15 @@ class _Weight(torch.autograd.Function):
 
 
 class Device(nn.Module):
-    """A stage that sleeps, and counts how many of its outputs are alive."""
+    """A stage that sleeps, and counts how many of its outputs are alive.
 
-    def __init__(self, seconds: float, *, is_last: bool, in_tuple: bool) -> None:
+    The first stage has a parameter at its entry, so that it too sleeps for I: what it feeds needs a gradient.
+    """
+
+    def __init__(self, seconds: tuple[float, float, float], *, is_first: bool, is_last: bool, in_tuple: bool) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.zeros(()))
+        self.entry = nn.Parameter(torch.zeros(())) if is_first else None
         self.seconds = seconds
         self.is_last = is_last
         self.in_tuple = in_tuple
@@ -91,7 +102,10 @@ class Device(nn.Module):
         self.peak_live = 0
 
     def forward(self, x: Tensor) -> Any:
-        y = _Forward.apply(x, self.seconds) + _Weight.apply(self.weight, self.seconds)
+        forward, input_grad, weight_grad = self.seconds
+        if self.entry is not None:
+            x = x + self.entry
+        y = _Forward.apply(x, forward, input_grad) + _Weight.apply(self.weight, weight_grad)
         if not self.is_last:
             self.live.add(y)
             self.peak_live = max(self.peak_live, len(self.live))
@@ -102,23 +116,80 @@ def loss(output: Tensor, target: Tensor) -> Tensor:
     return (output - target).square().mean()
 
 
-def devices(name: str, rank: int, ranks: int, *, in_tuple: bool) -> dict[int, Device]:
+def stage_seconds(name: str, options: argparse.Namespace) -> list[tuple[float, float, float]]:
+    """Return F, I and W of every stage: the rank's share, which its virtual stages divide."""
+    placement = placement_of(name, options)
+    virtual = len(placement) // options.ranks
+    rows = [tuple(float(part) for part in row.split(",")) for row in options.times.split(";")]
+    by_rank = rows if len(rows) > 1 else rows * options.ranks
+    return [tuple(part / 1000 / virtual for part in by_rank[rank]) for rank in placement]
+
+
+def stage_costs(name: str, options: argparse.Namespace) -> list[StageCost]:
+    """Return the same as costs; the first stage sends no gradient back, so its backward runs whole, as its W."""
+    costs = []
+    for stage, (forward, input_grad, weight_grad) in enumerate(stage_seconds(name, options)):
+        parts = (input_grad, weight_grad) if stage else (0.0, input_grad + weight_grad)
+        forward_ns, input_ns, weight_ns = (round(part * 1e9) for part in (forward, *parts))
+        costs.append(
+            StageCost(
+                forward_ns=forward_ns,
+                backward_ns=input_ns + weight_ns,
+                input_grad_ns=input_ns,
+                weight_grad_ns=weight_ns,
+            )
+        )
+    return costs
+
+
+def placement_of(name: str, options: argparse.Namespace) -> tuple[int, ...]:
+    base, virtual = _parsed(name)
+    if base == FITTED and virtual == 2:
+        return placement("zb-v", ranks=options.ranks)
+    return placement(base, ranks=options.ranks, virtual=virtual)
+
+
+def schedule_of(name: str, options: argparse.Namespace, *, hop_ns: int = 0) -> Schedule:
+    """Return the schedule; a fitted one holds at most ``--limit`` stage-micro-batches, and knows of the hop."""
+    base, virtual = _parsed(name)
+    if base != FITTED:
+        return make(base, stages=options.ranks, micro_batches=options.micro_batches, virtual=virtual)
+    stages = stage_costs(name, options)
+    return fit(
+        stages,
+        edge_costs(len(stages), hop_ns),
+        placement_of(name, options),
+        options.micro_batches,
+        limits=[options.limit or 2 * options.ranks] * options.ranks,
+    )
+
+
+def edge_costs(stages: int, hop_ns: int) -> list[EdgeCost]:
+    return [EdgeCost(edge=edge, link=Link(latency_ns=hop_ns)) for edge in chain(stages)]
+
+
+def _parsed(name: str) -> tuple[str, int]:
+    """Return the schedule and the number of stages a rank that ``interleaved:4`` names."""
+    base, _, virtual = name.partition(":")
+    return base, int(virtual) if virtual else 2 if base in VIRTUAL else 1
+
+
+def devices(name: str, rank: int, options: argparse.Namespace, *, in_tuple: bool) -> dict[int, Device]:
     """Return this rank's stages under schedule ``name``, by index."""
-    virtual = VIRTUAL.get(name, 1)
-    placement = make(name, stages=ranks, micro_batches=1, virtual=virtual).stage_ranks
-    last = len(placement) - 1
+    seconds = stage_seconds(name, options)
+    last = len(seconds) - 1
     return {
-        stage: Device(PART_S / virtual, is_last=stage == last, in_tuple=in_tuple)
-        for stage, owner in enumerate(placement)
+        stage: Device(seconds[stage], is_first=stage == 0, is_last=stage == last, in_tuple=in_tuple)
+        for stage, owner in enumerate(placement_of(name, options))
         if owner == rank
     }
 
 
-def ours(name: str, rank: int, ranks: int, micro_batches: int) -> tuple[dict[int, Device], Any, Any]:
-    held = devices(name, rank, ranks, in_tuple=True)
-    virtual = VIRTUAL.get(name, 1)
-    placement = make(name, stages=ranks, micro_batches=1, virtual=virtual).stage_ranks
-    count = len(placement)
+def ours(name: str, rank: int, options: argparse.Namespace) -> tuple[dict[int, Device], Any, Any]:
+    """Return this rank's devices, a function that runs a step, and its runtime."""
+    held = devices(name, rank, options, in_tuple=True)
+    ranks_of = placement_of(name, options)
+    count = len(ranks_of)
     stages = [
         Stage(
             index=index,
@@ -131,42 +202,47 @@ def ours(name: str, rank: int, ranks: int, micro_batches: int) -> tuple[dict[int
         )
         for index, device in held.items()
     ]
-    hops = {(placement[s], placement[s + 1]) for s in range(count - 1)}
+    hops = {(ranks_of[s], ranks_of[s + 1]) for s in range(count - 1)}
     pairs = {pair for a, b in hops if a != b for pair in ((a, b), (b, a))}
+    seeds = Seeds(torch.device("cpu"), contextlib.nullcontext())
+    schedule = schedule_of(name, options, hop_ns=HOP_NS)
     runtime = Runtime(
         stages=stages,
-        stage_ranks=placement,
+        stage_ranks=ranks_of,
         routes=tuple(Route(source=s, target=s + 1, names=("x",)) for s in range(count - 1)),
         edges=chain(count),
-        schedule=lambda m: make(name, stages=ranks, micro_batches=m, virtual=virtual),
-        forward_schedule=lambda m: forward_only(placement, m),
-        micro_batches=micro_batches,
+        schedule=lambda _: schedule,
+        forward_schedule=lambda m: forward_only(ranks_of, m),
+        micro_batches=options.micro_batches,
         endpoint=DistributedEndpoint(torch.device("cpu"), pairs),
-        loss_fn=loss,
-        seeds=Seeds(torch.device("cpu"), contextlib.nullcontext()),
+        ending=Ending(torch.device("cpu"), loss, Shares(Reduction.MEAN, total=float), seeds),
+        seeds=seeds,
     )
 
     def step(x: Tensor, y: Tensor) -> None:
-        runtime.step((x,), {}, target=y, scale=1.0, training=True, context=torch.enable_grad)
+        runtime.step(Request(args=(x,), kwargs={}, target=y, training=True), context=torch.enable_grad)
 
-    return held, step, lambda: runtime.timeline().peak_receive_buffers
+    return held, step, runtime
 
 
-def theirs(name: str, rank: int, ranks: int, micro_batches: int) -> tuple[dict[int, Device], Any, Any]:
-    held = devices(name, rank, ranks, in_tuple=False)
-    count = ranks * VIRTUAL.get(name, 1)
+def theirs(name: str, rank: int, options: argparse.Namespace) -> tuple[dict[int, Device], Any, Any]:
+    """Return this rank's devices, a function that runs a step, and torch's stages."""
+    held = devices(name, rank, options, in_tuple=False)
+    count = len(placement_of(name, options))
     stages = [PipelineStage(device, index, count, torch.device("cpu")) for index, device in held.items()]
-    given = stages if name in VIRTUAL else stages[0]
-    schedule = SCHEDULES[name](given, micro_batches, loss_fn=loss)  # type: ignore[abstract]
+    base, _ = _parsed(name)
+    given = stages if base in VIRTUAL else stages[0]
+    schedule = SCHEDULES[base](given, options.micro_batches, loss_fn=loss)  # type: ignore[abstract]
 
     def step(x: Tensor, y: Tensor) -> None:
         schedule.step(*((x,) if 0 in held else ()), **({"target": y} if count - 1 in held else {}))
 
-    def buffers() -> int:
-        infos = [row for stage in stages for row in (*stage.args_recv_info.values(), *stage.grad_recv_info.values())]
-        return sum(isinstance(getattr(info, "buffer", None), Tensor) for row in infos for info in row)
+    return held, step, stages
 
-    return held, step, buffers
+
+def their_buffers(stages: list[Any]) -> int:
+    infos = [row for stage in stages for row in (*stage.args_recv_info.values(), *stage.grad_recv_info.values())]
+    return sum(isinstance(getattr(info, "buffer", None), Tensor) for row in infos for info in row)
 
 
 def cpu_seconds() -> Tensor:
@@ -189,16 +265,13 @@ def run(rank: int, options: argparse.Namespace, folder: str) -> None:
     ranks, micro_batches = options.ranks, options.micro_batches
     dist.init_process_group("gloo", store=dist.FileStore(f"{folder}/store", ranks), rank=rank, world_size=ranks)
     x, y = torch.randn(2, micro_batches, FLOATS)
-    for name in options.schedules.split(","):
-        systems = {
-            "torch": theirs(name, rank, ranks, micro_batches),
-            "autopipe": ours(name, rank, ranks, micro_batches),
-        }
+    systems = {f"{system} {name}": _system(system, name, rank, options) for system, name in contestants(options)}
+    for group in groups(options):
         rows = []
         for pair in range(options.pairs + 1):
             before = cpu_seconds()
             row: dict[str, float] = {}
-            for system in ("torch", "autopipe") if pair % 2 else ("autopipe", "torch"):
+            for system in group if pair % 2 else group[::-1]:
                 dist.barrier()
                 stamps = torch.tensor([-time.monotonic(), 0.0], dtype=torch.float64)
                 systems[system][1](x, y)
@@ -208,39 +281,73 @@ def run(rank: int, options: argparse.Namespace, folder: str) -> None:
             row["foreign"] = foreign_share(before, cpu_seconds())
             rows.append(row)
         everyone: list[Any] = [None] * ranks
-        counts = {
-            system: (sum(device.peak_live for device in held.values()), buffers())
-            for system, (held, _, buffers) in systems.items()
-        }
-        dist.all_gather_object(everyone, counts)
+        dist.all_gather_object(everyone, {system: _counts(systems[system]) for system in group})
         if rank == 0:
-            result = {"schedule": name, "rows": rows[1:], "counts": everyone}
-            (Path(folder) / f"{name}.json").write_text(json.dumps(result))
+            result = {"group": group, "rows": rows[1:], "counts": everyone}
+            with (Path(folder) / "results.jsonl").open("a") as file:
+                file.write(json.dumps(result) + "\n")
     dist.destroy_process_group()
 
 
-def summary(result: dict[str, Any], options: argparse.Namespace) -> dict[str, Any]:
-    """Return medians over the kept pairs; the ideal is the schedule's own step with free links."""
-    kept = (
-        [row for row in result["rows"] if row["foreign"] <= FOREIGN_LIMIT] if not options.keep_all else result["rows"]
+def contestants(options: argparse.Namespace) -> list[tuple[str, str]]:
+    """Return what runs: every schedule by autopipe, and by torch where it has it and is asked for."""
+    names = options.schedules.split(",")
+    theirs_too = [("torch", name) for name in names if options.beside_torch and _parsed(name)[0] in SCHEDULES]
+    return [*theirs_too, *(("autopipe", name) for name in names)]
+
+
+def groups(options: argparse.Namespace) -> list[list[str]]:
+    """Return what takes turns: all of one schedule, or everything at once."""
+    every = [f"{system} {name}" for system, name in contestants(options)]
+    if options.all_at_once:
+        return [every]
+    return [[one for one in every if one.split()[1] == name] for name in options.schedules.split(",")]
+
+
+def _system(system: str, name: str, rank: int, options: argparse.Namespace) -> Any:
+    return theirs(name, rank, options) if system == "torch" else ours(name, rank, options)
+
+
+def _counts(system: Any) -> tuple[int, int]:
+    held, _, inside = system
+    buffers = their_buffers(inside) if isinstance(inside, list) else inside.timeline().peak_receive_buffers
+    return sum(device.peak_live for device in held.values()), buffers
+
+
+def summary(result: dict[str, Any], options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Yield medians over the kept rounds; the ideal is the schedule's own step with free links."""
+    kept = [row for row in result["rows"] if row["foreign"] <= FOREIGN_LIMIT or options.keep_all]
+    best_torch = (
+        min((statistics.median(row[s] for row in kept), s) for s in result["group"] if s.startswith("torch"))
+        if kept and any(s.startswith("torch") for s in result["group"])
+        else None
     )
-    virtual = VIRTUAL.get(result["schedule"], 1)
-    schedule = make(result["schedule"], stages=options.ranks, micro_batches=options.micro_batches, virtual=virtual)
-    answer = quick(schedule, [(1000 * PART_S / virtual,) * 3])
-    ideal = answer.step_ms / 1000
-    medians = {s: statistics.median(row[s] for row in kept) for s in ("torch", "autopipe")} if kept else {}
-    return {
-        "schedule": result["schedule"],
-        "ranks": options.ranks,
-        "micro_batches": options.micro_batches,
-        "pairs": len(result["rows"]),
-        "kept": len(kept),
-        "ratio": statistics.median(row["autopipe"] / row["torch"] for row in kept) if kept else None,
-        "step_over_ideal": {system: value / ideal for system, value in medians.items()},
-        "utilisation": {system: answer.utilisation * ideal / value for system, value in medians.items()},
-        "live_outputs": {s: [counts[s][0] for counts in result["counts"]] for s in ("torch", "autopipe")},
-        "receive_buffers": {s: [counts[s][1] for counts in result["counts"]] for s in ("torch", "autopipe")},
-    }
+    for system in result["group"]:
+        name = system.split()[1]
+        stages = stage_costs(name, options)
+        schedule = schedule_of(name, options, hop_ns=HOP_NS)
+        ideal = simulate_run(schedule, stages, edge_costs(len(stages), 0), with_spans=False)
+        step = statistics.median(row[system] for row in kept) if kept else float("nan")
+        work = sum(sum(row) for row in stage_seconds(name, options)) * options.micro_batches / options.ranks
+        twin = f"torch {name}"
+        line = {
+            "system": system,
+            "ranks": options.ranks,
+            "micro_batches": options.micro_batches,
+            "rounds": f"{len(kept)} of {len(result['rows'])}",
+            "step_ms": 1000 * step,
+            "over_ideal": step * 1e9 / ideal.makespan_ns,
+            "ideal_utilisation": work * 1e9 / ideal.makespan_ns,
+            "utilisation": work / step,
+            "live_outputs": [counts[system][0] for counts in result["counts"]],
+            "receive_buffers": [counts[system][1] for counts in result["counts"]],
+            "in_flight": ideal.peak_in_flight,
+        }
+        if kept and system != twin and twin in result["group"]:
+            line["ratio"] = statistics.median(row[system] / row[twin] for row in kept)
+        if best_torch is not None and options.all_at_once:
+            line["ratio_to_torchs_best"] = statistics.median(row[system] / row[best_torch[1]] for row in kept)
+        yield line
 
 
 def main() -> None:
@@ -248,15 +355,19 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, default=4)
     parser.add_argument("--micro-batches", type=int, default=8)
     parser.add_argument("--pairs", type=int, default=15)
-    parser.add_argument("--schedules", default="gpipe,1f1b")
-    parser.add_argument("--keep-all", action="store_true", help="keep pairs measured under foreign load")
+    parser.add_argument("--schedules", default="gpipe,1f1b", help="interleaved:4 has four stages a rank")
+    parser.add_argument("--times", default="10,10,10", help="F,I,W of a rank's whole share in ms; by rank after ;")
+    parser.add_argument("--limit", type=int, help="stage-micro-batches that a fitted schedule may hold on a rank")
+    parser.add_argument("--alone", dest="beside_torch", action="store_false", help="run autopipe only")
+    parser.add_argument("--all-at-once", action="store_true", help="let all schedules take turns")
+    parser.add_argument("--keep-all", action="store_true", help="keep rounds measured under foreign load")
     options = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = "1"
     with tempfile.TemporaryDirectory() as folder:
         mp.spawn(run, (options, folder), nprocs=options.ranks)
-        for name in options.schedules.split(","):
-            result = json.loads((Path(folder) / f"{name}.json").read_text())
-            print(json.dumps(summary(result, options)))
+        for text in (Path(folder) / "results.jsonl").read_text().splitlines():
+            for line in summary(json.loads(text), options):
+                print(json.dumps(line), flush=True)
 
 
 if __name__ == "__main__":
