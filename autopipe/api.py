@@ -307,7 +307,6 @@ def pipeline(
 
         plan = broadcast(make, Plan) if distributed else make(len(local_devices(devices, ranks)))
     document = plan if isinstance(plan, Plan) else load(plan, Plan)
-    _check_runnable(document)
     graph = _graph_of(document)
     layout = Layout(
         bounds=_bounds(document),
@@ -319,10 +318,12 @@ def pipeline(
         actions=document.actions,
         stage_costs=planned_stages(document),
         edge_costs=planned_edges(document),
+        replicas=document.data_parallel_size,
+        device_order=document.device_order,
         recompute=tuple(name for stage in document.stages for name in stage.recompute),
     )
     if devices is None and ranks is None:
-        ranks = layout.ranks
+        ranks = layout.ranks * layout.replicas
     return Pipeline(
         rebuild(model, graph),
         graph,
@@ -360,15 +361,6 @@ def _graph_of(plan: Plan) -> Graph:
             f"the plan for {plan.model} holds no graph, so it cannot be built: make it from a profile of the model."
         )
     return plan.graph
-
-
-def _check_runnable(plan: Plan) -> None:
-    """Return if the executor runs plans of this kind; what it cannot run it must not run otherwise."""
-    if plan.data_parallel_size > 1 or plan.device_order:
-        raise InputError(
-            f"the plan for {plan.model} has {plan.data_parallel_size} replicas and device order {plan.device_order}, "
-            "and the executor runs one replica on devices in turn: plan with --replicas 1."
-        )
 
 
 def _bounds(plan: Plan) -> tuple[int, ...]:

@@ -1,6 +1,7 @@
 """Runtimes are built from a recorded model and the stages that a plan chose."""
 
 import contextlib
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +12,7 @@ from torch import fx, nn
 from autopipe.costs.stages import EdgeCost, StageCost
 from autopipe.documents.graph import Graph
 from autopipe.errors import InputError
+from autopipe.executor.data_parallel import replica_total
 from autopipe.executor.ending import Ending
 from autopipe.executor.microbatch import Inputs
 from autopipe.executor.runtime import Runtime
@@ -37,7 +39,8 @@ class Layout:
 
     ``actions``, one line per rank, spell out a schedule that no name says, for ``micro_batches``; for another
     number one is fitted to ``stage_costs`` and ``edge_costs`` that holds no more in flight. ``recompute`` names
-    the layers that are computed again in the backward.
+    the layers that are computed again in the backward. Rank r of replica k is process, or device,
+    ``device_order[r * replicas + k]``; they are taken in turn where it is ().
     """
 
     bounds: tuple[int, ...]
@@ -50,6 +53,8 @@ class Layout:
     stage_costs: tuple[StageCost, ...] = ()
     edge_costs: tuple[EdgeCost, ...] = ()
     recompute: tuple[str, ...] = ()
+    replicas: int = 1
+    device_order: tuple[int, ...] = ()
 
     @property
     def ranks(self) -> int:
@@ -107,6 +112,23 @@ class Rank:
     tied: TiedGradients
 
 
+def check_size(layout: Layout, running: int) -> None:
+    """Return if ``running`` processes or threads are what a layout needs.
+
+    Raises
+    ------
+    InputError
+        If there are more or fewer.
+    """
+    needed = layout.ranks * layout.replicas
+    if needed != running:
+        of = f", {layout.ranks} for each of {layout.replicas} replicas," if layout.replicas > 1 else ""
+        raise InputError(
+            f"the plan has {needed} ranks{of} and {running} are running: start {needed} "
+            f"(torchrun --nproc-per-node {needed}), or plan again with --gpus {running}."
+        )
+
+
 def rank_pairs(graph: Graph, layout: Layout) -> set[tuple[int, int]]:
     """Return the ordered pairs of ranks that exchange tensors."""
     ranks = layout.stage_ranks
@@ -140,15 +162,10 @@ def build_rank(
     Raises
     ------
     InputError
-        If the layout has other ranks than the transport.
+        If the layout recomputes a layer that the model lacks.
     ScheduleError
         If the schedule cannot run.
     """
-    if layout.ranks != endpoint.size:
-        raise InputError(
-            f"the plan has {layout.ranks} ranks and {endpoint.size} are running: start {layout.ranks} "
-            f"(torchrun --nproc-per-node {layout.ranks}), or plan again with --gpus {endpoint.size}."
-        )
     ties = find_ties(graph, layout.bounds, layout.stage_ranks)
     originals = _by_original_name(module, graph)
     stand_ins = _stand_ins(ties, originals, endpoint)
@@ -173,7 +190,7 @@ def build_rank(
         forward_schedule=layout.evaluation,
         micro_batches=layout.micro_batches,
         endpoint=endpoint,
-        ending=Ending(endpoint.device, loss_fn, Shares(reduction, total=float), seeds),
+        ending=Ending(endpoint, loss_fn, Shares(reduction, total=replica_total(endpoint)), seeds),
         seeds=seeds,
         inputs=Inputs(graph.arguments, graph.whole_inputs),
     )
@@ -229,3 +246,9 @@ def copy_stand_ins(ranks: Sequence[Rank]) -> None:
                 owner = owners.setdefault(name, parameter)
                 if owner is not parameter and owner.data_ptr() != parameter.data_ptr():
                     parameter.copy_(owner)
+
+
+def over_same_parameters(module: fx.GraphModule) -> fx.GraphModule:
+    """Return a copy of a model over the same memory of parameters: its gradients and buffers are its own."""
+    twins = {id(p): nn.Parameter(p.detach(), requires_grad=p.requires_grad) for p in module.parameters()}
+    return copy.deepcopy(module, twins)

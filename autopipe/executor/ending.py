@@ -1,6 +1,7 @@
 """The end of the last stage: targets come in, the loss is taken and counted by its share, outputs are kept."""
 
 import contextlib
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from autopipe.executor.request import Request
 from autopipe.executor.seeds import Seeds
 from autopipe.executor.shares import Shares
 from autopipe.stages.loss import LossFunction, resolve_loss
+from autopipe.transport.endpoint import Endpoint
 
 
 class Ending:
@@ -21,15 +23,19 @@ class Ending:
     Attributes
     ----------
     outputs : Any
-        The output for the whole mini-batch, where a step was asked for it, until it is taken.
+        The output for the replica's mini-batch, where a step was asked for it, until it is taken.
+    samples : int
+        How many samples it is for.
     """
 
-    def __init__(self, device: torch.device, loss_fn: LossFunction | None, shares: Shares, seeds: Seeds) -> None:
-        self._device = device
+    def __init__(self, endpoint: Endpoint, loss_fn: LossFunction | None, shares: Shares, seeds: Seeds) -> None:
+        self._device = endpoint.device
+        self._replicas = endpoint.replicas
         self._loss_fn = loss_fn
         self._shares = shares
         self._seeds = seeds
         self.outputs: Any = None
+        self.samples = 0
 
     def begin(self, request: Request, sizes: tuple[int, ...]) -> None:
         """Start a step: cut targets and weights.
@@ -39,7 +45,7 @@ class Ending:
         InputError
             If they do not fit the inputs.
         """
-        self._request, self._sizes = request, sizes
+        self._request, self._sizes, self.samples = request, sizes, sum(sizes)
         self._losses: dict[int, Tensor] = {}
         self._parts: dict[int, Any] = {}
         check_targets(request.target, sizes)
@@ -65,7 +71,9 @@ class Ending:
             self._losses[i] = torch.zeros((), device=self._device)
             return
         self._losses[i] = loss.detach() * share
-        flight.loss = loss * share * request.scale if request.scale != 1.0 else loss * share
+        # The mean over replicas is taken of their gradients.
+        scale = request.scale * self._replicas
+        flight.loss = loss * share * scale if scale != 1.0 else loss * share
 
     def finish(self) -> Tensor | None:
         """Return the loss of the mini-batch, None if none was asked for, and join the outputs.
@@ -76,9 +84,10 @@ class Ending:
             If the micro-batches' losses do not add up to it.
         """
         count = len(self._sizes)
-        if self._request.wants_outputs:
+        if self._request.wants_outputs and count:
             shares = [self._shares.share(i) for i in range(count)]
-            self.outputs = join([self._parts.pop(i) for i in range(count)], self._sizes, shares)
+            own = [share / (sum(shares) or 1.0) for share in shares]
+            self.outputs = join([self._parts.pop(i) for i in range(count)], self._sizes, own)
         if not self._losses:
             return None
         self._shares.check()
@@ -86,3 +95,16 @@ class Ending:
         for i in range(1, count):
             total = total + self._losses[i]
         return total
+
+    def settle(self) -> None:
+        """Take part in what the replicas add up, if this step has not yet."""
+        self._shares.settle()
+
+
+def take_outputs(endings: Sequence[Ending]) -> Any:
+    """Return the output that the ranks of a process have, joined over replicas, and let go of it; None without one."""
+    having = [ending for ending in endings if ending.outputs is not None]
+    outputs, sizes = [ending.outputs for ending in having], [ending.samples for ending in having]
+    for ending in having:
+        ending.outputs = None
+    return join(outputs, sizes, [size / sum(sizes) for size in sizes]) if having else None

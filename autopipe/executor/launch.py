@@ -99,10 +99,10 @@ def broadcast(make: Callable[[int], DocumentType], kind: type[DocumentType]) -> 
 class ThreadRanks:
     """One thread per rank, kept for the life of a pipeline."""
 
-    def __init__(self, devices: Sequence[torch.device]) -> None:
+    def __init__(self, devices: Sequence[torch.device], *, replicas: int = 1) -> None:
         self._hub = Hub(tuple(devices))
         self._pool = concurrent.futures.ThreadPoolExecutor(len(devices), thread_name_prefix="autopipe-rank")
-        self.endpoints: tuple[LocalEndpoint, ...] = self._hub.endpoints()
+        self.endpoints: tuple[LocalEndpoint, ...] = self._hub.endpoints(replicas)
 
     def run(self, call: Callable[[int], Result]) -> tuple[Result, ...]:
         """Return ``call(rank)`` of every rank, run at the same time.

@@ -2,7 +2,7 @@
 
 import dataclasses
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -22,17 +22,17 @@ def micro_batch_sizes(batch: int, micro_batches: int) -> tuple[int, ...]:
     return tuple(batch // count + (i < batch % count) for i in range(count))
 
 
-def batch_of(*trees: Any) -> int:
+def batch_of(*trees: Any, may_be_empty: bool = False) -> int:
     """Return the number of samples: the leading size of the first tensor that has one.
 
     Raises
     ------
     InputError
-        If there is no such tensor, or it is empty.
+        If there is no such tensor, or it is empty and must not be.
     """
     for tensor in tensors(trees):
         if tensor.dim() > 0:
-            if tensor.shape[0] == 0:
+            if tensor.shape[0] == 0 and not may_be_empty:
                 raise InputError("the mini-batch is empty: its first tensor has 0 samples. Skip empty batches.")
             return int(tensor.shape[0])
     raise InputError("the inputs hold no tensor with a batch dimension: pass the mini-batch as tensors (batch, ...).")
@@ -58,6 +58,9 @@ def cut(tree: Any, sizes: tuple[int, ...]) -> tuple[Any, ...]:
     return tuple(_narrowed(tree, batch, start, size) for start, size in zip(starts, sizes, strict=False))
 
 
+Cutter = Callable[[Any, tuple[int, ...]], tuple[Any, ...]]
+
+
 class Inputs:
     """How the first stage's arguments are cut: by name, since some go whole to every micro-batch.
 
@@ -73,21 +76,24 @@ class Inputs:
         self._arguments = tuple(arguments)
         self._whole = frozenset(whole)
 
-    def sizes(self, args: tuple[Any, ...], kwargs: dict[str, Any], micro_batches: int) -> tuple[int, ...]:
+    def sizes(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], micro_batches: int, *, may_be_empty: bool = False
+    ) -> tuple[int, ...]:
         """Return the samples of each micro-batch; raises as `batch_of` does."""
         named = self._named(args, kwargs)
         for _, value in named:
             if isinstance(value, MicroBatches):
                 return tuple(batch_of(item) for item in value.items)
-        return micro_batch_sizes(batch_of([value for name, value in named if name not in self._whole]), micro_batches)
+        cut = [value for name, value in named if name not in self._whole]
+        return micro_batch_sizes(batch_of(cut, may_be_empty=may_be_empty), micro_batches)
 
     def cut(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], sizes: tuple[int, ...]
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], sizes: tuple[int, ...], *, cutter: Cutter = cut
     ) -> tuple[tuple[tuple[Any, ...], dict[str, Any]], ...]:
-        """Return args and kwargs of each micro-batch."""
+        """Return args and kwargs of each micro-batch, or of each part that ``cutter`` makes."""
         count = len(sizes)
         columns = [
-            (value,) * count if name in self._whole and not isinstance(value, MicroBatches) else cut(value, sizes)
+            (value,) * count if name in self._whole and not isinstance(value, MicroBatches) else cutter(value, sizes)
             for name, value in self._named(args, kwargs)
         ]
         rows = list(zip(*columns, strict=True)) if columns else [()] * count
@@ -108,8 +114,9 @@ def check_targets(target: Any, sizes: tuple[int, ...]) -> None:
     """
     if isinstance(target, MicroBatches) or not tensors(target):
         return
-    if batch_of(target) != sum(sizes):
-        raise InputError(f"{batch_of(target)} targets came with {sum(sizes)} inputs: pass as many of each.")
+    targets = batch_of(target, may_be_empty=not sizes)
+    if targets != sum(sizes):
+        raise InputError(f"{targets} targets came with {sum(sizes)} inputs: pass as many of each.")
 
 
 def signature(tree: Any) -> tuple[Any, ...]:

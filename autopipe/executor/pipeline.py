@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 import torch
+import torch.distributed as dist
 from torch import Tensor, fx, nn
 
 from autopipe.documents.files import fingerprint
@@ -14,10 +15,20 @@ from autopipe.documents.graph import Graph
 from autopipe.documents.plan import Plan
 from autopipe.documents.timeline import RankTimeline, Timeline
 from autopipe.errors import InputError, MismatchError
-from autopipe.executor.build import Layout, Rank, build_rank, copy_stand_ins, rank_pairs
+from autopipe.executor.build import (
+    Layout,
+    Rank,
+    build_rank,
+    check_size,
+    copy_stand_ins,
+    over_same_parameters,
+    rank_pairs,
+)
+from autopipe.executor.ending import take_outputs
 from autopipe.executor.launch import ThreadRanks, join_group, local_devices, under_torchrun
 from autopipe.executor.loader import until_first_end
 from autopipe.executor.norms import parameter_norms
+from autopipe.executor.replica_parts import divide
 from autopipe.executor.request import Request, unpacked
 from autopipe.executor.seeds import draw_seed, kept_generators
 from autopipe.executor.shares import Reduction
@@ -37,8 +48,10 @@ class Pipeline:
 
     Attributes
     ----------
-    rank : int
-        This process's rank; 0 where the ranks are threads.
+    rank, replica : int
+        This process's rank in its pipeline, and which replica that is; 0 where the ranks are threads.
+    mesh : DeviceMesh or None
+        The processes as a mesh with dimensions "pp" and "dp", if there are several replicas.
     is_first, is_last : bool
         Whether this process reads inputs, and targets.
     plan : Plan or None
@@ -72,10 +85,11 @@ class Pipeline:
         self._threads: ThreadRanks | None = None
 
         draw_lock = threading.RLock()
+        copies: list[fx.GraphModule] = [module]
 
         def build(endpoint: Endpoint) -> Rank:
             return build_rank(
-                module,
+                copies[endpoint.replica] if endpoint.shares_memory else module,
                 graph,
                 layout,
                 endpoint,
@@ -87,14 +101,21 @@ class Pipeline:
 
         if under_torchrun():
             device = join_group()
-            endpoint = DistributedEndpoint(device, rank_pairs(graph, layout))
-            self.rank = endpoint.rank
+            check_size(layout, dist.get_world_size())
+            pairs = rank_pairs(graph, layout)
+            endpoint = DistributedEndpoint(device, pairs, replicas=layout.replicas, order=layout.device_order)
+            self.rank, self.replica, self.mesh = endpoint.rank, endpoint.replica, endpoint.mesh
             self.seed = _agree_on(layout, graph, self.seed, endpoint)
             self._ranks: tuple[Rank, ...] = (build(endpoint),)
         else:
-            self.rank = 0
-            self._threads = ThreadRanks(local_devices(devices, ranks))
-            self._ranks = tuple(map(build, self._threads.endpoints))
+            self.rank, self.replica, self.mesh = 0, 0, None
+            local = local_devices(devices, ranks)
+            check_size(layout, len(local))
+            local = tuple(local[number] for number in layout.device_order) or local
+            copies += [over_same_parameters(module) for _ in range(1, layout.replicas)]
+            self._threads = ThreadRanks(local, replicas=layout.replicas)
+            self._ranks = tuple(build(endpoint) for endpoint in self._threads.endpoints)
+        self._each(self._start)
         held = [self.rank] if self._threads is None else list(range(layout.ranks))
         self.is_first = layout.stage_ranks[0] in held
         self.is_last = layout.stage_ranks[-1] in held
@@ -158,10 +179,7 @@ class Pipeline:
         """
         args, kwargs = self._arguments(inputs, keywords)
         self._run(Request(args=args, kwargs=kwargs, wants_loss=False, wants_outputs=True))
-        endings = [rank.runtime.ending for rank in self._ranks]
-        output = next((ending.outputs for ending in endings if ending.outputs is not None), None)
-        for ending in endings:
-            ending.outputs = None
+        output = take_outputs([rank.runtime.ending for rank in self._ranks])
         return gather_output(output, self._ranks[0].runtime.endpoint) if everywhere and not self._threads else output
 
     def batches(self, loader: Iterable[Any] | None) -> Iterator[Any]:
@@ -213,6 +231,30 @@ class Pipeline:
         torch.nn.utils.clip_grads_with_norm_(list(self.parameters()), max_norm, total)
         return total
 
+    def register_comm_hook(self, state: Any, hook: Any) -> None:
+        """Average gradients over replicas with a communication hook of `DistributedDataParallel`. All ranks call it.
+
+        Parameters
+        ----------
+        state
+            What the hook takes first. Where it is None, or has a ``process_group`` that is None, the group of this
+            rank's replicas takes that place.
+        hook : function of (state, bucket) to a future
+            For example `torch.distributed.algorithms.ddp_comm_hooks.default_hooks.bf16_compress_hook`.
+
+        Raises
+        ------
+        InputError
+            If there is one replica, or replicas are threads.
+        """
+        group = self._ranks[0].runtime.endpoint.replica_group
+        if group is None:
+            raise InputError(
+                "a communication hook averages gradients over replicas, and this pipeline is the only one: plan with "
+                "more devices than stages, or leave the hook out."
+            )
+        group.register(state, hook)
+
     def get_total_norm(self, norm_type: float = 2.0) -> Tensor:
         """Return the norm of all gradients over all stages, a tied parameter counted once. All ranks call it."""
         listed = tuple(parameter for parameter in self._graph.parameters if not parameter.is_buffer)
@@ -224,8 +266,9 @@ class Pipeline:
     def state_dict(self) -> dict[str, Tensor]:
         """Return this process's part of the model's state, under the original names."""
         state: dict[str, Tensor] = {}
-        for module in self.modules():
-            state.update(stage_state(module, self._graph))
+        for rank in self._ranks[:: self.layout.replicas]:
+            for stage in rank.runtime.stages.values():
+                state.update(stage_state(stage.module, self._graph))
         return state
 
     def full_state_dict(self) -> dict[str, Tensor]:
@@ -246,7 +289,7 @@ class Pipeline:
     def save_full(self, path: str | Path) -> None:
         """Write the whole model's state to ``path`` (``torch.load`` reads it). All ranks call it, rank 0 writes."""
         state = self.full_state_dict()
-        if self.rank == 0:
+        if self.rank == 0 and self.replica == 0:
             temporary = Path(f"{path}.part")
             torch.save(state, temporary)
             temporary.replace(path)
@@ -259,7 +302,7 @@ class Pipeline:
         if self._threads is None:
             notes = self._ranks[0].runtime.endpoint.gather_notes(msgspec.json.encode(rows[0]))
             rows = tuple(msgspec.json.decode(note, type=RankTimeline) for note in notes)
-        return _join(rows, self.layout)
+        return _join(rows[:: self.layout.replicas], self.layout)
 
     def reset(self) -> None:
         """Make the pipeline ready again after a step that failed. All ranks call it."""
@@ -285,19 +328,29 @@ class Pipeline:
         def run(index: int) -> Tensor:
             rank = self._ranks[index]
             context = contexts[index]
+            request = parts[index]
             if not request.training:
                 return rank.runtime.step(request, context=context)
+            means = rank.runtime.means
+            if means is not None:
+                means.begin()
             rank.tied.begin()
             try:
                 loss = rank.runtime.step(request, context=context)
             except BaseException:
                 rank.tied.restore()
+                if means is not None:
+                    means.restore()
                 raise
             rank.tied.finish()
+            if means is not None:
+                means.end()
+                means.copy_first_buffers()
             return loss
 
         devices = [rank.runtime.endpoint.device for rank in self._ranks]
         contexts = [autocast_state(device) for device in devices]
+        parts = self._parts(request)
         for rank in self._ranks:
             rank.runtime.seeds.seed, rank.runtime.seeds.step = self.seed, self.steps
         # Threads of ranks begin without autocast; this thread, where it is the rank, is made to.
@@ -305,6 +358,19 @@ class Pipeline:
             loss = self._each(run)[0]
         self.steps += request.training
         return loss
+
+    def _start(self, index: int) -> None:
+        """Let this rank's replicas begin with equal parameters and buffers."""
+        means = self._ranks[index].runtime.means
+        if means is not None:
+            means.copy_first_model()
+
+    def _parts(self, request: Request) -> list[Request]:
+        """Return what each rank of this process is asked for: thread-ranks of a replica share a part of the batch."""
+        if self._threads is None or self.layout.replicas == 1:
+            return [request] * len(self._ranks)
+        parts = divide(request, self._ranks[0].runtime.reads, self.layout.replicas)
+        return [parts[rank.runtime.endpoint.replica] for rank in self._ranks]
 
     def _arguments(self, inputs: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the model's arguments; refuse a call whose own keywords could be meant for the model."""
@@ -323,6 +389,8 @@ class Pipeline:
 
     def _counted(self, index: int) -> dict[str, nn.Parameter]:
         rank = self._ranks[index]
+        if rank.runtime.endpoint.replica > 0:
+            return {}
         mine = rank.runtime.endpoint.rank
         owners = {tie.name: tie.owner for tie in rank.tied.ties}
         return {name: p for name, p in rank.parameters.items() if owners.get(name, mine) == mine}

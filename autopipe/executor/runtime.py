@@ -12,11 +12,12 @@ from torch.autograd.graph import get_gradient_edge
 
 from autopipe.documents.timeline import Lane, RankTimeline
 from autopipe.errors import InputError, StepError
+from autopipe.executor.data_parallel import GradientMeans
 from autopipe.executor.ending import Ending
 from autopipe.executor.flight import Flight
 from autopipe.executor.mail import HEADER_TAG, Mail
 from autopipe.executor.microbatch import Inputs, signature, to_device
-from autopipe.executor.program import Program, ScheduleMaker, make_program
+from autopipe.executor.program import NO_PROGRAM, Program, ScheduleMaker, make_program
 from autopipe.executor.record import Record
 from autopipe.executor.request import Request
 from autopipe.executor.seeds import Seeds
@@ -103,11 +104,13 @@ class Runtime:
         self._micro_batches = micro_batches
         self.ending = ending
         self.seeds = seeds
-        self._reads = inputs if inputs is not None else Inputs((), ())
+        self.reads = inputs if inputs is not None else Inputs((), ())
         self._programs: dict[tuple[bool, int], Program] = {}
         self._signature_numbers: dict[Any, int] = {}
         self._mail = Mail(endpoint, stage_ranks, routes)
         self._record = Record(endpoint.device)
+        group, modules = endpoint.replica_group, {stage.index: stage.module for stage in stages}
+        self.means = GradientMeans(modules, group) if group is not None else None
         self._program = self._ready(True, micro_batches)
 
     def step(self, request: Request, *, context: Context) -> Tensor:
@@ -127,9 +130,9 @@ class Runtime:
         self._passing: Handle | None = None
         self._request, self._context, self._training = request, context, request.training
         header = self._agree()
-        self._report = self.endpoint.open_sum(3)
+        self._report = self.endpoint.open_sum(2 + len(_LOSS_DTYPES))
         self._mail.begin(header.signatures)
-        self._program = self._ready(request.training, len(header.sizes))
+        self._program = self._ready(request.training, len(header.sizes)) if header.sizes else NO_PROGRAM
         try:
             self._load(header.sizes)
         except Exception as error:
@@ -178,16 +181,19 @@ class Runtime:
                 self._passing = self.endpoint.send_note(note, peer=(rank + 1) % size, tag=HEADER_TAG)
         except TransportError as error:
             raise StepError(f"rank {rank} could not begin the step with its peers: {error}.") from error
-        if problem is not None:
+        if problem is not None and self.endpoint.replicas == 1:
             raise problem
-        if not header.sizes:
+        if header.problem and self.endpoint.replicas == 1:
             raise StepError(f"rank {first} could not use the step's inputs: {header.problem}")
+        if problem is not None:
+            # The other replicas are at work: this one runs no micro-batch and says why when the step ends.
+            self._fail("reading the mini-batch", problem)
         return header
 
     def _read_inputs(self) -> _Header:
         args, kwargs = self._request.args, self._request.kwargs
-        sizes = self._reads.sizes(args, kwargs, self._micro_batches)
-        keys = [(self._training, signature(part)) for part in self._reads.cut(args, kwargs, sizes)]
+        sizes = self.reads.sizes(args, kwargs, self._micro_batches, may_be_empty=self.endpoint.replicas > 1)
+        keys = [(self._training, signature(part)) for part in self.reads.cut(args, kwargs, sizes)]
         numbers = (self._signature_numbers.setdefault(key, len(self._signature_numbers)) for key in keys)
         return _Header(sizes, tuple(numbers))
 
@@ -195,7 +201,7 @@ class Runtime:
         """Cut what this rank reads of the mini-batch into micro-batches on its device."""
         device, request = self.endpoint.device, self._request
         if 0 in self.stages:
-            self._inputs = self._reads.cut(to_device(request.args, device), to_device(request.kwargs, device), sizes)
+            self._inputs = self.reads.cut(to_device(request.args, device), to_device(request.kwargs, device), sizes)
         if self._is_last:
             self.ending.begin(request, sizes)
 
@@ -247,10 +253,12 @@ class Runtime:
         if action.op in (Op.BACKWARD, Op.WEIGHT_GRAD):
             for message in reads(Action(Op.FORWARD, action.stage, action.micro_batch), near):
                 self._mail.free(message)
+        if self.means is not None and action == self._program.last_backwards.get(action.stage):
+            self._average(lambda means: means.stage_done(action.stage))
 
     def _act(self, action: Action, received: dict[Message, list[Any] | None]) -> dict[Message, list[Any]]:
         """Compute an action and return what it sends."""
-        self.seeds.micro_batch = action.micro_batch
+        self.seeds.micro_batch = self.endpoint.replica * self._micro_batches + action.micro_batch
         if action.op is Op.FORWARD:
             return self._forward(action, received)
         if action.op is Op.WEIGHT_GRAD:
@@ -354,24 +362,42 @@ class Runtime:
             self._failure = _Failure(time.time_ns(), sentence)
             self._cause = error
 
+    def _average(self, call: Callable[[GradientMeans], None]) -> None:
+        """Let the replicas' gradients be averaged, whether or not this rank has failed: the others wait for it."""
+        assert self.means is not None
+        try:
+            call(self.means)
+        except TransportError as error:
+            where = f"rank {self.endpoint.rank} of replica {self.endpoint.replica}"
+            raise StepError(
+                f"{where} could not average its gradients: {error}. A peer has ended or hangs: look for the first "
+                "error among the ranks' outputs, then start the run again."
+            ) from error
+        except Exception as error:
+            self._fail("averaging gradients", error)
+
     def _finish(self) -> Tensor:
         """Return the step's loss on every rank, or raise the first failure on every rank."""
-        report = torch.zeros(3, dtype=torch.float64)
+        report = torch.zeros(2 + len(_LOSS_DTYPES), dtype=torch.float64)
         if self._is_last and not self._poisoned:
             try:
                 total = self.ending.finish()
                 if total is not None:
                     report[1] = total.to("cpu", torch.float64)
-                    report[2] = _LOSS_DTYPES.index(total.dtype)
+                    report[2 + _LOSS_DTYPES.index(total.dtype)] = 1.0
             except Exception as error:
                 self._fail("adding up its micro-batches", error)
+        if self._is_last:
+            self.ending.settle()
+        if self.means is not None and self._training:
+            self._average(GradientMeans.finish)
         report[0] = float(self._failure is not None)
         try:
             if self._passing is not None:
                 self._passing.wait()
-            failed, loss, dtype = self._report.finish(report)
+            failed, loss, *dtypes = self._report.finish(report)
             if failed == 0:
-                return loss.to(self.endpoint.device, _LOSS_DTYPES[int(dtype)])
+                return loss.to(self.endpoint.device, _LOSS_DTYPES[int(torch.stack(dtypes).argmax())])
             notes = self.endpoint.gather_notes(msgspec.json.encode(self._failure))
         except TransportError as error:
             raise StepError(f"rank {self.endpoint.rank} could not end the step with its peers: {error}.") from error

@@ -62,6 +62,7 @@ class Shares:
         self._total = total
         self._rule: tuple[int, _Mean] | None = None
         self._is_watching = reduction is Reduction.MEAN
+        self._owes_total = reduction is Reduction.MEAN
 
     def begin(self, sizes: Sequence[int], targets: Sequence[Any], weights: Sequence[Any] | None) -> None:
         """Start a mini-batch.
@@ -134,6 +135,12 @@ class Shares:
                     "its labels: weight=labels[:, 1:] != -100)."
                 )
 
+    def settle(self) -> None:
+        """Count for nothing in a step that came to no loss here: the other replicas wait for this one's part."""
+        if self._owes_total:
+            self._total(0.0)
+        self._owes_total = self._reduction is Reduction.MEAN
+
     def _learn(self, means: Sequence[_Mean]) -> None:
         """Find the target of a loss's only mean among the user's, and count it from now on."""
         self._is_watching = bool(means)
@@ -150,8 +157,9 @@ class Shares:
         return [float(mean.count(tensors(target)[position])) for target in self._targets]
 
     def _settle(self, weights: list[float]) -> None:
-        if min(weights) < 0:
+        if min(weights, default=0) < 0:
             raise InputError(f"weight= sums to {min(weights):g} in a micro-batch: weights must not be negative.")
+        self._owes_total = False
         whole = self._total(sum(weights))
         self._shares = tuple(weight / whole if whole > 0 else 0.0 for weight in weights)
 

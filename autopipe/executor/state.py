@@ -33,19 +33,20 @@ def gather_state(part: Mapping[str, Tensor], graph: Graph, endpoint: Endpoint | 
     whole = {name: tensor.detach().cpu() for name, tensor in part.items()}
     if endpoint is not None:
         content = io.BytesIO()
-        torch.save(whole, content)
-        for note in endpoint.gather_notes(content.getvalue()):
+        if endpoint.replica == 0:
+            torch.save(whole, content)
+        for note in filter(None, endpoint.gather_notes(content.getvalue())):
             for name, tensor in torch.load(io.BytesIO(note), weights_only=True).items():
                 whole.setdefault(name, tensor)
     return {name: tensor.clone() for name, tensor in whole.items()}
 
 
 def gather_output(output: Any, endpoint: Endpoint) -> Any:
-    """Return on every rank, on the CPU, the output of the one rank that has one; all ranks call it."""
+    """Return on every rank, on the CPU, the output of the rank of its replica that has one; all ranks call it."""
     content = io.BytesIO()
     if output is not None:
         torch.save(map_tensors(output, lambda tensor: tensor.detach().cpu()), content)
-    notes = endpoint.gather_notes(content.getvalue())
+    notes = endpoint.gather_notes(content.getvalue())[endpoint.replica :: endpoint.replicas]
     # The ranks of one job trust each other; what a model returns may be of any class.
     return next((torch.load(io.BytesIO(note), weights_only=False) for note in notes if note), None)
 

@@ -1,6 +1,6 @@
 """Ranks as processes of a torch.distributed group: gloo on CPUs, NCCL on GPUs."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -8,8 +8,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
 
 from autopipe.transport.endpoint import Handle, TransportError
+from autopipe.transport.replicas import DistributedReplicas
 
 _UP, _DOWN, _FAN = (1 << 30) + 1, (1 << 30) + 2, 8
 
@@ -34,14 +36,28 @@ class DistributedEndpoint:
     Parameters
     ----------
     pairs : iterable of (int, int)
-        The ordered pairs of ranks that exchange tensors; the same on every rank.
+        The ordered pairs of pipeline ranks that exchange tensors; the same on every rank.
+    replicas : int
+        How many pipelines share the processes.
+    order : sequence of int, optional
+        Entry r * replicas + k is the process of pipeline rank r of replica k; by default they are in turn.
     """
 
     shares_memory = False
 
-    def __init__(self, device: torch.device, pairs: Iterable[tuple[int, int]], *, timeout_s: float = 600.0) -> None:
-        self.rank = dist.get_rank()
-        self.size = dist.get_world_size()
+    def __init__(
+        self,
+        device: torch.device,
+        pairs: Iterable[tuple[int, int]],
+        *,
+        replicas: int = 1,
+        order: Sequence[int] = (),
+        timeout_s: float = 600.0,
+    ) -> None:
+        self._order = tuple(order) or tuple(range(dist.get_world_size()))
+        self._position = self._order.index(dist.get_rank())
+        self.rank, self.replica = divmod(self._position, replicas)
+        self.size, self.replicas = len(self._order) // replicas, replicas
         self.device = device
         timeout = timedelta(seconds=timeout_s)
         backend = dist.get_backend()
@@ -49,13 +65,27 @@ class DistributedEndpoint:
         self._tags = backend == "gloo"
         self._channels: dict[tuple[int, int], _Channel] = {}
         for source, target in sorted(set(pairs)):
-            if self._tags:
-                channel = _Channel(group=dist.group.WORLD, source=source, target=target)
-            else:
-                members = sorted((source, target))
-                group = dist.new_group(members, timeout=timeout)
-                channel = _Channel(group=group, source=members.index(source), target=members.index(target))
-            self._channels[source, target] = channel
+            for replica in range(replicas):
+                channel = self._open(self._process(source, replica), self._process(target, replica), timeout)
+                if replica == self.replica:
+                    self._channels[source, target] = channel
+        self.mesh: DeviceMesh | None = None
+        self.replica_group: DistributedReplicas | None = None
+        if replicas > 1:
+            rows = torch.tensor(self._order).view(self.size, replicas)
+            self.mesh = DeviceMesh(device.type, rows, mesh_dim_names=("pp", "dp"))
+            self.replica_group = DistributedReplicas(self.mesh, device, timeout=timeout)
+
+    def _process(self, rank: int, replica: int) -> int:
+        return self._order[rank * self.replicas + replica]
+
+    def _open(self, source: int, target: int, timeout: timedelta) -> _Channel:
+        """Return the channel between two processes; all processes call it."""
+        if self._tags:
+            return _Channel(group=dist.group.WORLD, source=source, target=target)
+        members = sorted((source, target))
+        group = dist.new_group(members, timeout=timeout)
+        return _Channel(group=group, source=members.index(source), target=members.index(target))
 
     def send(self, tensor: Tensor, *, peer: int, tag: int) -> Handle:
         """Start sending."""
@@ -78,11 +108,12 @@ class DistributedEndpoint:
 
     def send_note(self, note: bytes, *, peer: int, tag: int) -> Handle:
         """Start sending the length and the bytes."""
+        process = self._process(peer, self.replica)
         length = torch.tensor([len(note)], dtype=torch.int64)
         content = torch.frombuffer(bytearray(note), dtype=torch.uint8)
         try:
             works = [
-                _Work(self._notes.send([part], peer, 2 * tag + index), part)
+                _Work(self._notes.send([part], process, 2 * tag + index), part)
                 for index, part in enumerate((length, content))
             ]
         except RuntimeError as error:
@@ -91,11 +122,12 @@ class DistributedEndpoint:
 
     def receive_note(self, *, peer: int, tag: int) -> bytes:
         """Return the bytes that ``peer`` sent."""
+        process = self._process(peer, self.replica)
         length = torch.zeros(1, dtype=torch.int64)
         try:
-            self._notes.recv([length], peer, 2 * tag).wait()
+            self._notes.recv([length], process, 2 * tag).wait()
             content = torch.empty(int(length), dtype=torch.uint8)
-            self._notes.recv([content], peer, 2 * tag + 1).wait()
+            self._notes.recv([content], process, 2 * tag + 1).wait()
         except RuntimeError as error:
             raise TransportError(_first_line(error)) from error
         return content.numpy().tobytes()
@@ -103,21 +135,22 @@ class DistributedEndpoint:
     def gather_notes(self, note: bytes) -> tuple[bytes, ...]:
         """Return every rank's note: lengths first, then notes padded to the longest."""
         length = torch.tensor([len(note)])
-        lengths = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
+        lengths = [torch.zeros(1, dtype=torch.int64) for _ in self._order]
         try:
             dist.all_gather(lengths, length, group=self._notes)
             longest = max(int(value) for value in lengths)
             padded = torch.zeros(max(longest, 1), dtype=torch.uint8)
             padded[: len(note)] = torch.frombuffer(bytearray(note or b"\0"), dtype=torch.uint8)[: len(note)]
-            parts = [torch.empty_like(padded) for _ in range(self.size)]
+            parts = [torch.empty_like(padded) for _ in self._order]
             dist.all_gather(parts, padded, group=self._notes)
         except RuntimeError as error:
             raise TransportError(_first_line(error)) from error
-        return tuple(part.numpy().tobytes()[: int(count)] for part, count in zip(parts, lengths, strict=True))
+        notes = [part.numpy().tobytes()[: int(count)] for part, count in zip(parts, lengths, strict=True)]
+        return tuple(notes[process] for process in self._order)
 
     def open_sum(self, numbers: int) -> "_Sum":
         """Post the receives of a sum to come."""
-        return _Sum(self._notes, self.rank, self.size, numbers)
+        return _Sum(self._notes, self._order, self._position, numbers)
 
 
 class _Sum:
@@ -127,12 +160,12 @@ class _Sum:
     begun when all have ended, takes three times as long.
     """
 
-    def __init__(self, group: Any, rank: int, size: int, numbers: int) -> None:
-        self._group, self._rank = group, rank
+    def __init__(self, group: Any, order: Sequence[int], place: int, numbers: int) -> None:
+        self._group, self._order, self._place = group, order, place
         self._part, self._total = torch.zeros(2, numbers, dtype=torch.float64)
-        self._children = range(_FAN * rank + 1, min(_FAN * (rank + 1) + 1, size))
-        self._from_next = group.recv([self._part], rank + 1, _UP) if rank + 1 < size else None
-        self._from_parent = group.recv([self._total], (rank - 1) // _FAN, _DOWN) if rank > 0 else None
+        self._children = order[_FAN * place + 1 : _FAN * (place + 1) + 1]
+        self._from_next = group.recv([self._part], order[place + 1], _UP) if place + 1 < len(order) else None
+        self._from_parent = group.recv([self._total], order[(place - 1) // _FAN], _DOWN) if place > 0 else None
 
     def finish(self, tensor: Tensor) -> Tensor:
         total = tensor.clone()
@@ -141,7 +174,7 @@ class _Sum:
                 self._from_next.wait()
                 total += self._part
             if self._from_parent is not None:
-                self._group.send([total], self._rank - 1, _UP).wait()
+                self._group.send([total], self._order[self._place - 1], _UP).wait()
                 self._from_parent.wait()
                 total = self._total
             for work in [self._group.send([total], child, _DOWN) for child in self._children]:

@@ -2,13 +2,16 @@
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
 
 from autopipe.transport.endpoint import Handle, Sum, TransportError
+from autopipe.transport.replicas import LocalReplicas
 
 Result = TypeVar("Result")
 Key = tuple[int, int, str, int]
@@ -26,11 +29,12 @@ class Hub:
         self._rounds: dict[int, dict[int, Any]] = {}
         self._done: dict[int, int] = {}
         self._calls = [0] * len(devices)
+        self._replica_calls: Counter[tuple[int, str]] = Counter()
         self._reason: str | None = None
 
-    def endpoints(self) -> "tuple[LocalEndpoint, ...]":
-        """Return one endpoint per device, by rank."""
-        return tuple(LocalEndpoint(self, rank) for rank in range(len(self.devices)))
+    def endpoints(self, replicas: int = 1) -> "tuple[LocalEndpoint, ...]":
+        """Return one endpoint per device, by rank and then by replica."""
+        return tuple(LocalEndpoint(self, place, replicas) for place in range(len(self.devices)))
 
     def put(self, key: Key, item: Any) -> None:
         """Offer ``item`` under ``key``."""
@@ -71,6 +75,11 @@ class Hub:
                 del self._rounds[number], self._done[number]
         return tuple(items[other] for other in range(size))
 
+    def next_call(self, place: int, kind: str) -> int:
+        """Return the number of a rank's next call of some kind with its replicas, the same for all of them."""
+        self._replica_calls[place, kind] += 1
+        return self._replica_calls[place, kind]
+
     def abort(self, reason: str) -> None:
         """Wake all who wait, with ``reason``; the first reason stays."""
         with self._changed:
@@ -83,6 +92,7 @@ class Hub:
             for store in (self._sent, self._taken, self._rounds, self._done):
                 store.clear()
             self._calls = [0] * len(self.devices)
+            self._replica_calls.clear()
             self._reason = None
 
     def _wait(self, ready: Callable[[], bool], what: str) -> None:
@@ -102,39 +112,59 @@ class LocalEndpoint:
 
     shares_memory = True
 
-    def __init__(self, hub: Hub, rank: int) -> None:
-        self.rank = rank
-        self.size = len(hub.devices)
-        self.device = hub.devices[rank]
+    def __init__(self, hub: Hub, place: int, replicas: int = 1) -> None:
+        self.rank, self.replica = divmod(place, replicas)
+        self.size, self.replicas = len(hub.devices) // replicas, replicas
+        self.device = hub.devices[place]
+        self.mesh: DeviceMesh | None = None
         self._hub = hub
+        self._place = place
+        self.replica_group = LocalReplicas(self) if replicas > 1 else None
+
+    def _peer(self, rank: int) -> int:
+        return rank * self.replicas + self.replica
 
     def send(self, tensor: Tensor, *, peer: int, tag: int) -> Handle:
         """Offer ``tensor``; its wait ends when the peer has copied it."""
-        key = (self.rank, peer, "tensor", tag)
-        self._hub.put(key, (tensor, _mark(tensor.device)))
-        return _Sent(self._hub, key)
+        return self._offer(tensor, (self._place, self._peer(peer), "tensor", tag))
 
     def receive(self, buffer: Tensor, *, peer: int, tag: int) -> Handle:
         """Name a buffer; its wait copies the peer's tensor into it."""
-        return _Received(self._hub, (peer, self.rank, "tensor", tag), buffer)
+        return _Received(self._hub, (self._peer(peer), self._place, "tensor", tag), buffer)
 
     def send_note(self, note: bytes, *, peer: int, tag: int) -> Handle:
         """Offer a note, which is copied at once."""
-        key = (self.rank, peer, "note", tag)
+        key = (self._place, self._peer(peer), "note", tag)
         self._hub.put(key, note)
         return _Sent(self._hub, key)
 
     def receive_note(self, *, peer: int, tag: int) -> bytes:
         """Return the peer's note."""
-        return self._hub.take((peer, self.rank, "note", tag), bytes)
+        return self._hub.take((self._peer(peer), self._place, "note", tag), bytes)
+
+    def next_call(self, kind: str) -> tuple[str, int]:
+        """Return what tells the next call of this kind, which all replicas of this rank make, from all others."""
+        return kind, self._hub.next_call(self._place, kind)
+
+    def send_to_replica(self, tensor: Tensor, *, replica: int, call: tuple[str, int]) -> Handle:
+        """Offer ``tensor`` to the same rank of another replica."""
+        return self._offer(tensor, (self._place, self.rank * self.replicas + replica, *call))
+
+    def receive_from_replica(self, buffer: Tensor, *, replica: int, call: tuple[str, int]) -> Handle:
+        """Name a buffer for what the same rank of another replica sends."""
+        return _Received(self._hub, (self.rank * self.replicas + replica, self._place, *call), buffer)
+
+    def _offer(self, tensor: Tensor, key: Key) -> Handle:
+        self._hub.put(key, (tensor, _mark(tensor.device)))
+        return _Sent(self._hub, key)
 
     def gather_notes(self, note: bytes) -> tuple[bytes, ...]:
         """Return every rank's note, by rank."""
-        return self._hub.exchange(self.rank, note)
+        return self._hub.exchange(self._place, note)
 
     def open_sum(self, numbers: int) -> Sum:
         """Return a sum that adds in the order of the ranks."""
-        return _Sum(self._hub, self.rank)
+        return _Sum(self._hub, self._place)
 
 
 class _Sum:
