@@ -87,7 +87,7 @@ class Shares:
             self._settle([_sum(weight) for weight in weights])
         elif self._reduction is Reduction.SUM:
             self._shares = (1.0,) * len(self._sizes)
-        elif self._rule is not None and tensors(self._targets[0]):
+        elif self._rule is not None and tensors(self._targets[:1]):
             self._settle(self._counted(*self._rule))
 
     @contextlib.contextmanager
