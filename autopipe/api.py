@@ -85,6 +85,8 @@ def profile(
     loss_fn: LossFunction | None = None,
     micro_batches: Sequence[int] | None = None,
     optimizer: str = "adamw",
+    device: str | Path | None = None,
+    calibrate: Profile | str | Path | None = None,
     budget_s: float = 30.0,
     progress: Any = None,
     leaf: Sequence[type | str] = (),
@@ -92,7 +94,7 @@ def profile(
     specialise: bool = False,
     opened: Sequence[str] = (),
 ) -> Profile:
-    """Return time and memory of every layer of ``model``, measured on the device that it is on.
+    """Return time and memory of every layer of ``model``, measured on the device that it is on, or told for another.
 
     Parameters
     ----------
@@ -104,6 +106,11 @@ def profile(
         The sizes to measure, in samples.
     optimizer : str
         The name of the optimizer's class, for the memory of its state.
+    device : str or path, optional
+        A device that need not be there: a name of the catalogue, such as ``h100-sxm``, or a JSON file. The model,
+        which may be on the meta device, then runs without memory: bytes are exact, times are estimates.
+    calibrate : Profile or path, optional
+        A measured profile, of any model, by which such estimates are corrected.
     budget_s : float
         About how many seconds to spend.
     leaf, granularity, specialise
@@ -116,11 +123,32 @@ def profile(
     CaptureError, ProfileError, InputError
         If the model cannot be recorded or measured, or the example cannot be used.
     """
-    from autopipe.profiler import measure
+    from autopipe.profiler import estimate, measure
     from autopipe.recorder import record
 
     args, kwargs = arguments(example)
+    if device is None and calibrate is not None:
+        raise InputError("calibrate= corrects estimated times: pass device= with a name of the catalogue or a file.")
     recording = record(model, args, kwargs, leaf=leaf, granularity=granularity, specialise=specialise, opened=opened)
+    if device is not None:
+        from autopipe.hardware.calibration import calibration_of
+        from autopipe.hardware.lookup import find_device
+
+        absent = find_device(str(device))
+        measured = load(calibrate, Profile) if isinstance(calibrate, str | Path) else calibrate
+        return estimate(
+            model,
+            args,
+            kwargs,
+            device=absent,
+            target=target,
+            loss_fn=loss_fn,
+            micro_batches=micro_batches,
+            optimizer=optimizer,
+            calibration=None if measured is None else calibration_of(measured, absent),
+            progress=progress,
+            recording=recording,
+        )
     return measure(
         model,
         args,

@@ -1,6 +1,6 @@
 """Example inputs are drawn at random, in the shapes and ranges that the command asks for."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -15,10 +15,37 @@ def draw_all(
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return positional and keyword arguments for ``model``; equal specs give equal values on every call."""
     generator = torch.Generator().manual_seed(seed)
+    return _by_place(specs, lambda spec: draw(spec, model, generator, default=default))
+
+
+def sketch_all(
+    specs: Iterable[TensorSpec], *, default: torch.dtype = torch.float32
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return positional and keyword arguments without memory or values.
+
+    Raises
+    ------
+    InputError
+        If there is no such dtype, or such a tensor cannot be.
+    """
+
+    def sketch(spec: TensorSpec) -> Tensor:
+        dtype = default if spec.dtype is None else dtype_of(spec.dtype)
+        try:
+            return torch.empty(spec.shape, dtype=dtype, device="meta")
+        except (RuntimeError, TypeError) as error:
+            reason = str(error).splitlines()[0]
+            raise InputError(f"no {dtype} tensor of shape {spec.shape} can be: {reason}.") from None
+
+    return _by_place(specs, sketch)
+
+
+def _by_place(
+    specs: Iterable[TensorSpec], make: Callable[[TensorSpec], Tensor]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
     specs = tuple(specs)
-    args = tuple(draw(spec, model, generator, default=default) for spec in specs if spec.name is None)
-    kwargs = {spec.name: draw(spec, model, generator, default=default) for spec in specs if spec.name is not None}
-    return args, kwargs
+    args = tuple(make(spec) for spec in specs if spec.name is None)
+    return args, {spec.name: make(spec) for spec in specs if spec.name is not None}
 
 
 def dtype_of(name: str) -> torch.dtype:

@@ -6,6 +6,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -27,10 +28,11 @@ class Built(NamedTuple):
     loss_fn: Callable[..., Tensor] | None
 
 
-def build(spec: str) -> Built:
+def build(spec: str, *, on: str | None = None) -> Built:
     """Return what the factory that ``spec`` names gives: a module, or (module, example, loss_fn).
 
-    An example is one tensor, a tuple of positional arguments, or a mapping of keyword arguments.
+    An example is one tensor, a tuple of positional arguments, or a mapping of keyword arguments. With ``on``, the
+    factory is called with that device as torch's default.
 
     Raises
     ------
@@ -38,7 +40,9 @@ def build(spec: str) -> Built:
         If there is no such file, module or factory, if one of them raises, or if the factory gives
         something else; the message names the user's file and line.
     """
-    result = _call(load(spec), spec)
+    factory = load(spec)
+    with nullcontext() if on is None else torch.device(on):
+        result = _call(factory, spec)
     parts = result if isinstance(result, tuple) else (result, None, None)
     if len(parts) != 3 or not isinstance(parts[0], nn.Module):
         raise InputError(

@@ -12,15 +12,21 @@ from autopipe.documents.profile import Profile
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+    from autopipe.hardware.calibration import Calibration
+    from autopipe.hardware.specification import Specification
+
 
 class Subject(NamedTuple):
-    """What is measured, on the device where it is measured."""
+    """What is measured, on the device where it is measured; or ``absent``, for which it is estimated."""
 
     model: "nn.Module"
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     target: "Tensor | None"
     loss_fn: Callable[..., "Tensor"] | None
+    absent: "Specification | None" = None
+    calibration: "Calibration | None" = None
+    note: str | None = None
 
 
 def subject_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -52,7 +58,16 @@ def subject_options(function: Callable[..., Any]) -> Callable[..., Any]:
             help="A class of torch.optim, with options: sgd:momentum=0.9.",
         ),
         click.option("--dtype", help="Turn the model's parameters into this dtype first, for example bfloat16."),
-        click.option("--device", help="Where to measure; by default the accelerator, else the CPU."),
+        click.option(
+            "--device",
+            help="Where to measure; by default the accelerator, else the CPU. Or a device that is not there, for which "
+            "bytes are counted and times estimated without memory: h100-sxm, a100-80-sxm, ..., or a JSON file.",
+        ),
+        click.option(
+            "--calibrate",
+            type=click.Path(dir_okay=False),
+            help="Correct estimated times by this measured profile, of any model.",
+        ),
         click.option("--budget", type=float, default=30.0, show_default=True, help="Seconds of timing at most."),
     )
     for option in reversed(options):
@@ -68,6 +83,7 @@ def prepare(
     loss: str | None,
     dtype: str | None,
     device: str | None,
+    calibrate: str | None = None,
 ) -> Subject:
     """Return what MODEL ``spec`` and its options mean, moved to the device.
 
@@ -80,7 +96,8 @@ def prepare(
     """
     import torch
 
-    from autopipe.cli.example import draw_all, dtype_of
+    from autopipe.cli.absent import absent_device, build_without_memory, calibration_for
+    from autopipe.cli.example import draw_all, dtype_of, sketch_all
     from autopipe.cli.loss import NEEDS_TARGET, resolve
     from autopipe.cli.model import build, guarded
 
@@ -88,7 +105,9 @@ def prepare(
         raise click.UsageError(f"--loss {loss} compares the output with a target: add --target SHAPE[:DTYPE[<HIGH]].")
     if target is not None and target.name is not None:
         raise click.UsageError(f"a target has no name: write --target without {target.name}=.")
-    built = build(spec)
+    absent = absent_device(device)
+    calibration = calibration_for(calibrate, absent)
+    built, note = (build(spec), None) if absent is None else build_without_memory(spec)
     if not inputs and built.args is None:
         raise click.UsageError(
             f"nothing says what to call {spec} with: add --input SHAPE[:DTYPE[<HIGH]], for example "
@@ -98,13 +117,17 @@ def prepare(
     if dtype is not None:
         default = dtype_of(dtype)
         model = model.to(default)
+    loss_fn = built.loss_fn if loss is None else resolve(loss)
+    if absent is not None:
+        args, kwargs = sketch_all(inputs, default=default) if inputs else (built.args or (), built.kwargs)
+        targets, _ = sketch_all([target] if target else [], default=default)
+        return Subject(model, args, kwargs, targets[0] if targets else None, loss_fn, absent, calibration, note)
     args, kwargs = draw_all(inputs, model, default=default) if inputs else (built.args or (), built.kwargs)
     targets, _ = draw_all([target] if target else [], model, default=default, seed=1)
     where = _device(device)
     args, kwargs, targets = torch.utils._pytree.tree_map_only(
         torch.Tensor, lambda tensor: tensor.to(where), (args, kwargs, targets)
     )
-    loss_fn = built.loss_fn if loss is None else resolve(loss)
     model = model.to(where)
     # What the model raises by itself is the user's to mend, and is said so before anything is measured.
     with torch.no_grad():
@@ -124,13 +147,34 @@ def measure(
     specialise: bool = False,
 ) -> Profile:
     """Return the profile of ``subject``, with a progress bar on a terminal."""
+    from autopipe.cli.model import guarded
+    from autopipe.profiler import estimate
     from autopipe.profiler import measure as measure_model
     from autopipe.recorder import record
 
+    if subject.note is not None:
+        screen.say(subject.note)
     with screen.foreign_code(), screen.progress("profile") as progress:
-        recording = record(
-            subject.model, subject.args, subject.kwargs, leaf=leaf, granularity=granularity, specialise=specialise
+        recording = guarded(
+            lambda: record(
+                subject.model, subject.args, subject.kwargs, leaf=leaf, granularity=granularity, specialise=specialise
+            ),
+            "recording the model",
         )
+        if subject.absent is not None:
+            return estimate(
+                subject.model,
+                subject.args,
+                subject.kwargs,
+                device=subject.absent,
+                target=subject.target,
+                loss_fn=subject.loss_fn,
+                micro_batches=micro_batches,
+                optimizer=optimizer,
+                calibration=subject.calibration,
+                progress=progress,
+                recording=recording,
+            )
         return measure_model(
             subject.model,
             subject.args,

@@ -7,6 +7,7 @@ import msgspec
 from autopipe.documents.profile import Profile, Source
 from autopipe.documents.work import OperatorKind, Sweep, Work
 from autopipe.errors import InputError
+from autopipe.hardware.lookup import match_device
 from autopipe.hardware.roofline import LAUNCH, by_kind
 from autopipe.hardware.specification import Specification
 
@@ -21,6 +22,25 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
 
     factors: dict[str, float]
     origin: str
+
+
+def calibration_of(profile: Profile, target: Specification) -> Calibration:
+    """Return the correction that ``profile`` suggests, measured on ``target`` or on a device of the catalogue.
+
+    Raises
+    ------
+    InputError
+        If nobody knows the device that it was measured on.
+    """
+    memory = profile.device_memory_bytes
+    device = match_device(profile.device, memory, among=[target]) or match_device(profile.device, memory)
+    if device is None:
+        raise InputError(
+            f"the profile of {profile.model!r} was measured on {profile.device!r}, of which the catalogue has no "
+            "figures, so that nothing can be learnt from its times. Describe that device as JSON, with its name under "
+            '"matches", and pass the file as the device.'
+        )
+    return calibrate(profile, device)
 
 
 def calibrate(profile: Profile, device: Specification) -> Calibration:

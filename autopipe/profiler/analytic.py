@@ -23,6 +23,7 @@ from autopipe.profiler.assemble import profiled_layers, profiled_values, shared_
 from autopipe.profiler.estimates import Estimates, OptimizerEstimate, Works
 from autopipe.profiler.example import asked_sizes, batch_of, resize
 from autopipe.profiler.failures import explained
+from autopipe.profiler.folding import Folding, fold, likeness, unfolded
 from autopipe.profiler.footprint import Footprint, measure_footprint
 from autopipe.profiler.isolation import Noted
 from autopipe.profiler.kernels import kernels_of
@@ -96,12 +97,13 @@ def estimate(
     fakes = Example(*(fake_like(part, mode) for part in example))
     footprints: list[Footprint] = []
     works: list[Works] = []
-    alike = _alike(pieces, graph)
+    alike = likeness(pieces, graph)
+    folding = fold(pieces, alike)
     for done, size in enumerate(sizes):
         if progress is not None:
             progress("running without memory", done / len(sizes))
         with mode, KeptMemory(), kernels_of(device), torch.enable_grad():
-            footprint, work = _run(pieces, loss, resize(fakes, size), twin, alike)
+            footprint, work = _run(folding, loss, resize(fakes, size), twin, alike)
         footprints.append(footprint)
         works.append(work)
     found = Estimates(
@@ -145,29 +147,18 @@ def _pieces(twin: nn.Module, graph: Graph) -> tuple[Piece, ...]:
 
 
 def _run(
-    pieces: Sequence[Piece], loss: Loss, example: Example, twin: nn.Module, alike: Sequence[int]
+    folding: Folding, loss: Loss, example: Example, twin: nn.Module, alike: Sequence[int]
 ) -> tuple[Footprint, Works]:
     """Return the footprint of the chain at the size of ``example``, and the work of one piece of each kind."""
-    runners = (*(Noted(piece.module) for piece in pieces), Noted(loss))
-    noted = [replace(piece, module=runner) for piece, runner in zip(pieces, runners, strict=False)]
+    runners = (*(Noted(piece.module) for piece in folding.folded), Noted(loss))
+    noted = [replace(piece, module=runner) for piece, runner in zip(folding.folded, runners, strict=False)]
     chain = Chain(noted, runners[-1])
     with explained(chain, batch_of(example)), _without_values(chain):
-        footprint = measure_footprint(chain, example, twin)
-        return footprint, {index: runners[index].work() for index in sorted(set(alike))}
-
-
-def _alike(pieces: Sequence[Piece], graph: Graph) -> tuple[int, ...]:
-    """Return by piece, and for the loss at the end, the first piece that is identical but for its weights."""
-    needs_grad = {value.name: value.requires_grad for value in graph.values}
-    first: dict[Any, int] = {}
-    alike = []
-    for index, piece in enumerate(pieces):
-        groups = tuple(graph.layers[position].group for position in range(piece.begin, piece.end))
-        # The first takes the model's arguments, and the last returns its output.
-        place = index == 0, index == len(pieces) - 1
-        kind = groups, place, tuple(needs_grad[name] for name in piece.inputs)
-        alike.append(first.setdefault(kind, index))
-    return (*alike, len(pieces))
+        found = folding.unfolded(measure_footprint(chain, example, twin))
+        if found is None:
+            return _run(unfolded(folding.pieces), loss, example, twin, alike)
+        stand_ins = {index: folding.stand_in(index) for index in set(alike[:-1])} | {alike[-1]: len(folding.folded)}
+        return found, {index: runners[stand_ins[index]].work() for index in sorted(stand_ins)}
 
 
 def _users(loss_fn: LossFunction) -> Loss:

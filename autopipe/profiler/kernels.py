@@ -49,6 +49,10 @@ class GpuKernels(TorchFunctionMode):
             return self._dropout(*args, **kwargs)
         if func is functional.multi_head_attention_forward:
             return self._whole(*args, **kwargs)
+        if func is Tensor.backward:
+            # What runs inside a torch function is not seen by a mode, and a recomputing backward runs a forward.
+            with self:
+                return _backward(*args, **kwargs)
         return func(*args, **kwargs)
 
     def _dropout(self, input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
@@ -122,6 +126,10 @@ class GpuKernels(TorchFunctionMode):
         if mask is not None:
             weights = weights + _additive(mask, query.dtype)
         return self._dropout(weights.softmax(-1), dropout_p, dropout_p > 0) @ value
+
+
+def _backward(tensor: Tensor, gradient: Tensor | None = None, **options: Any) -> None:
+    torch.autograd.backward(tensor, gradient, **options)
 
 
 def _flash(query: Tensor, key: Tensor, value: Tensor, dropout_p: float, is_causal: bool, scale: float) -> Tensor:
