@@ -39,6 +39,14 @@ def real_device(value: Any) -> Any:
     return _REAL if is_meta else value
 
 
+def weightless_device(value: Any) -> Any:
+    """Return ``value``, with the device that has no memory in the place of the one that has some."""
+    is_real = (isinstance(value, torch.device) and value.type == _REAL.type) or (
+        isinstance(value, str) and value == _REAL.type
+    )
+    return _META if is_real else value
+
+
 class Substitution:
     """Runs functions and leaves of a model without memory where their weights are, and their results elsewhere."""
 
@@ -77,7 +85,10 @@ class Substitution:
             return copies[id(tensor)][1]
 
         with self._inside(), TaggedDraws(self._chance):
-            result = function(*map_tensors(args, remove), **map_tensors(dict(kwargs), remove))
+            # A tensor without memory cannot be moved to where there is some.
+            moved = [weightless_device(item) for item in map_tensors(args, remove)]
+            named = {name: weightless_device(item) for name, item in map_tensors(dict(kwargs), remove).items()}
+            result = function(*moved, **named)
         # What comes back as it was given keeps its identity.
         originals = {id(tensor): tensor for tensor in tensors((args, dict(kwargs))) if tensor.is_meta}
         originals |= {id(copy): tensor for tensor, copy, _ in copies.values()}

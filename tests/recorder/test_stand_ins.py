@@ -97,3 +97,21 @@ def test_a_model_of_70_billion_parameters_is_recorded_in_seconds_without_its_mem
     assert len(hidden) >= 80
     assert all(value.bytes == 2 * 4096 * 8192 * 2 and value.requires_grad for value in hidden)
     assert graph.batch_is_free
+
+
+class Moves(nn.Module):
+    """Moves a large result to where another lies, as GPT-2 of transformers does with its positions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(300, 300), nn.Linear(300, 300)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        first = self.first(x)
+        return first + self.second(x).to(first.device)
+
+
+def test_a_large_result_can_be_moved_to_where_it_seems_to_be() -> None:
+    with torch.device("meta"):
+        model, x = Moves(), torch.empty(300, 300)
+    assert len(record(model, (x,)).graph.layers) == 2
