@@ -23,6 +23,8 @@ COMMANDS = (
     ("report", Entry("autopipe.cli.report", "Write a plan as one page for the browser.")),
     ("export", Entry("autopipe.cli.export", "Write a plan for another runtime.")),
     ("schedule", Entry("autopipe.cli.schedule", "Draw a schedule as a grid.")),
+    ("verify", Entry("autopipe.cli.verify", "Compare a pipeline's gradients with the plain model's.")),
+    ("bench", Entry("autopipe.cli.bench.command", "Run a plan on this machine, predicted beside measured.")),
     ("doctor", Entry("autopipe.cli.doctor.command", "Look for what would keep training from working here.")),
     ("demo", Entry("autopipe.cli.demo.command", "Train a small GPT on two local processes, from profile to proof.")),
 )

@@ -1,16 +1,14 @@
 """``autopipe demo`` takes a small GPT from profile to proof on two local processes."""
 
 import os
-import subprocess
-import sys
 import tempfile
-import threading
 from pathlib import Path
 from typing import Any
 
 import click
 import msgspec
 
+from autopipe.cli.local_ranks import run_ranks
 from autopipe.cli.screen import Screen
 from autopipe.documents.files import load, save
 from autopipe.documents.plan import Plan
@@ -23,7 +21,6 @@ RANKS = 2
 BATCH = 16
 MICRO_BATCHES = (1, 2, 4)
 PROFILE_BUDGET_S = 20.0
-LIMIT_S = 600.0
 LOADED_SHARE = 0.10
 
 
@@ -102,34 +99,15 @@ def _train(folder: Path, steps: int, screen: Screen) -> tuple[float, ...]:
 
     screen.show(f"\n3. Train: {steps} steps on {RANKS} processes over gloo\n")
     job = msgspec.json.encode(Job(folder=str(folder.resolve()), steps=steps, batch=BATCH)).decode()
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(RANKS)]
-    words = [*launcher, "-m", "autopipe.cli.demo.rank", job]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", "CUDA_VISIBLE_DEVICES": ""}
     losses: list[float] = []
-    with (
-        tempfile.TemporaryFile("w+") as errors,
-        screen.progress("train") as progress,
-        subprocess.Popen(words, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment) as process,
-    ):
-        # Ranks that hang print nothing more, so the limit is kept by a timer and not by the reader.
-        timer = threading.Timer(LIMIT_S, process.terminate)
-        timer.start()
-        try:
-            for line in process.stdout or ():
-                if not line.startswith("{"):
-                    continue
-                report = msgspec.json.decode(line, type=Report)
-                losses.append(report.loss)
-                progress(f"step {report.step + 1}, loss {report.loss:.3f}", (report.step + 1) / steps)
-            code = process.wait()
-        except BaseException:
-            process.terminate()
-            raise
-        finally:
-            timer.cancel()
-        if code != 0:
-            errors.seek(0)
-            raise StepError(f"the demo's processes ended with exit code {code}:\n{errors.read()[-4000:]}")
+    with screen.progress("train") as progress:
+
+        def heard(line: str) -> None:
+            report = msgspec.json.decode(line, type=Report)
+            losses.append(report.loss)
+            progress(f"step {report.step + 1}, loss {report.loss:.3f}", (report.step + 1) / steps)
+
+        run_ranks("autopipe.cli.demo.rank", job, ranks=RANKS, heard=heard)
     return tuple(losses)
 
 
@@ -137,7 +115,8 @@ def _compare(folder: Path, plan: Plan, losses: tuple[float, ...], screen: Screen
     """Show predicted beside measured; return what the ranks wrote."""
     import torch
 
-    from autopipe.cli.demo.rank import TIMELINE, Usage, foreign_share
+    from autopipe.cli.demo.rank import TIMELINE
+    from autopipe.cli.observed import Usage, foreign_share
     from autopipe.reporting.comparison import compare, comparison_table
     from autopipe.reporting.timeline_text import timeline_text
 
@@ -165,7 +144,8 @@ def _compare(folder: Path, plan: Plan, losses: tuple[float, ...], screen: Screen
 
 def _prove(plan: Plan, losses: tuple[float, ...], reports: list[dict[str, Any]], screen: Screen) -> bool:
     """Repeat the steps with the plain model and show whether losses and gradients are equal."""
-    from autopipe.cli.demo.proof import compare_gradients, reordered_sums, train_plain
+    from autopipe.cli.demo.proof import train_plain
+    from autopipe.cli.equality import compare_gradients, reordered_sums
 
     steps = len(losses)
     screen.show("\n4. Proof: the plain model in one thread, the same steps\n")

@@ -1,4 +1,4 @@
-"""The plain model repeats the pipeline's steps, and losses and gradients are compared bit for bit."""
+"""The plain model repeats the pipeline's steps in one thread, for the comparison."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -8,10 +8,6 @@ from torch import Tensor
 
 from autopipe.cli.demo.model import CONTEXT, LEARNING_RATE, build, next_byte_loss
 from autopipe.cli.demo.text import draw_batch, read_text
-from autopipe.documents.graph import Graph
-from autopipe.documents.plan import Plan
-
-RELATIVE, ABSOLUTE = 1e-5, 1e-7
 
 
 class PlainRun(NamedTuple):
@@ -19,22 +15,6 @@ class PlainRun(NamedTuple):
 
     losses: tuple[float, ...]
     gradients: dict[int, dict[str, Tensor]]
-
-
-class Verdict(NamedTuple):
-    """The names of what is equal bit for bit, of what is only close (sums in another order), and of what differs."""
-
-    equal: tuple[str, ...]
-    close: tuple[str, ...]
-    different: tuple[str, ...]
-
-
-class Sum(NamedTuple):
-    """The gradient of parameter or tensor ``name``, added up over ``stages``, and the gradients it passes into."""
-
-    name: str
-    stages: tuple[int, ...]
-    gradients: tuple[str, ...]
 
 
 def train_plain(
@@ -62,42 +42,3 @@ def train_plain(
             progress(f"step {step + 1}", (step + 1) / steps)
     torch.set_num_threads(threads)
     return PlainRun(tuple(losses), gradients)
-
-
-def compare_gradients(plain: dict[str, Tensor], piped: dict[str, Tensor], exempt: frozenset[str]) -> Verdict:
-    """Return which gradients are equal bit for bit; the exempt ones may be merely close.
-
-    A gradient that only one side has is different.
-    """
-    equal, close, different = [], [], []
-    for name in sorted(plain.keys() | piped.keys()):
-        one, other = plain.get(name), piped.get(name)
-        if one is None or other is None or one.shape != other.shape:
-            different.append(name)
-        elif torch.equal(one, other):
-            equal.append(name)
-        elif name in exempt and torch.allclose(one, other, rtol=RELATIVE, atol=ABSOLUTE):
-            close.append(name)
-        else:
-            different.append(name)
-    return Verdict(tuple(equal), tuple(close), tuple(different))
-
-
-def reordered_sums(plan: Plan, graph: Graph) -> tuple[Sum, ...]:
-    """Return the sums that the plan's pipeline may add up in another order than the plain model.
-
-    Such a sum is the gradient of a parameter tied over ranks, or of a tensor read on more than one stage;
-    through the second pass the gradients of all parameters before that tensor.
-    """
-    stage_of = {layer: index for index, stage in enumerate(plan.stages) for layer in range(stage.begin, stage.end)}
-    sums = []
-    for name, layers in graph.tied().items():
-        stages = tuple(sorted({stage_of[layer] for layer in layers}))
-        if len({plan.stage_ranks[stage] for stage in stages}) > 1:
-            sums.append(Sum(name=name, stages=stages, gradients=(name,)))
-    for value in graph.values:
-        stages = tuple(sorted({stage_of[layer] for layer in value.consumers}))
-        if value.requires_grad and len(stages) > 1:
-            before = (name for layer in graph.layers[: value.producer + 1] for name in layer.parameters)
-            sums.append(Sum(name=value.name, stages=stages, gradients=tuple(dict.fromkeys(before))))
-    return tuple(sums)

@@ -3,7 +3,8 @@
 import torch
 from torch import Tensor
 
-from autopipe.cli.demo.proof import Sum, compare_gradients, reordered_sums, train_plain
+from autopipe.cli.demo.proof import train_plain
+from autopipe.cli.equality import Sum, compare_gradients, reordered_sums
 from autopipe.documents.graph import Graph, Layer, Value
 from tests.reporting import samples
 

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from autopipe.cli.demo.rank import Usage, foreign_share, median_step
+from autopipe.cli.observed import Usage, foreign_share, median_step
 from tests.reporting import samples
 
 

@@ -1,0 +1,71 @@
+from pathlib import Path
+
+import pytest
+
+from autopipe.cli.entry import run
+
+MODEL = """
+import torch
+from torch import nn
+from tests.models import GPT
+
+def gpt():
+    torch.manual_seed(0)
+    return GPT(), (torch.randint(97, (8, 16)),), lambda output: output.square().mean()
+
+class Dropped(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(*(nn.Sequential(nn.Linear(16, 16), nn.Dropout(0.5)) for _ in range(4)))
+    def forward(self, x):
+        return self.layers(x)
+
+def dropped():
+    torch.manual_seed(0)
+    return Dropped(), (torch.randn(8, 16),), lambda output: output.square().mean()
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "model.py").write_text(MODEL)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def planned(name: str) -> None:
+    profile = ["profile", f"model.py:{name}", "--micro-batch", "2,4", "--budget", "1", "-o", "profile.json", "-q"]
+    assert run(profile) == 0
+    assert run(["partition", "profile.json", "--gpus", "2", "--batch", "8", "-o", "plan.json", "-q"]) == 0
+
+
+def test_gradients_equal_the_plain_models(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    planned("gpt")
+    assert run(["verify", "model.py:gpt", "plan.json"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("Loss: equal")
+    assert "tokens.weight is added up over stages 0, 1" in out
+
+
+def test_masks_of_dropout_are_the_same_in_one_stage(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    planned("dropped")
+    assert run(["verify", "model.py:dropped", "plan.json"]) == 0
+    assert "Gradients: 8 of 8 equal bit for bit." in capsys.readouterr().out
+
+
+def test_a_difference_is_an_error(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planned("gpt")
+    from autopipe.cli import verify
+
+    right = verify._plain
+
+    def wrong(model, subject, plan):  # type: ignore[no-untyped-def]
+        loss = right(model, subject, plan)
+        model.blocks[1].up.weight.grad[0, 0] += 1e-3
+        return loss
+
+    monkeypatch.setattr(verify, "_plain", wrong)
+    assert run(["verify", "model.py:gpt", "plan.json"]) == 1
+    assert "different numbers: blocks.1.up.weight" in capsys.readouterr().err
