@@ -20,7 +20,7 @@ from autopipe.recorder.notes import note_of
 from autopipe.recorder.rebuilding import rebuild
 from autopipe.recorder.settling import settle, terms_of
 from autopipe.recorder.snapshot import preserved
-from autopipe.recorder.stand_ins import is_weightless, stand_in
+from autopipe.recorder.stand_ins import fakes_on_meta, holds_fakes, is_weightless, on_meta, stand_in
 from autopipe.recorder.writing import write_document
 
 _ATTEMPTS = 8
@@ -79,8 +79,8 @@ def record(
 
     Notes
     -----
-    A model on the meta device is recorded without its memory, and not checked: its leaves run where they are, and
-    what is small between them is computed with zeros.
+    A model on the meta device, or built under a mode of fake tensors, is recorded without its memory, and not
+    checked: its leaves run where they are, and what is small between them is computed with zeros.
 
     A value that is read only to raise or to warn (``if labels.max() >= n: raise ...``) shapes nothing. Where a tensor
     is the whole condition of the ``raise``, the graph checks it; other such lines are left out of the graph.
@@ -92,11 +92,20 @@ def record(
     CaptureError
         If the model cannot be written down: the message names module, file, line and reason.
     """
+    if holds_fakes(model):
+        real = map_tensors((tuple(args), dict(kwargs or {})), on_meta)
+        with fakes_on_meta(model):
+            made = record(
+                model, *real, leaf=leaf, specialise=specialise, granularity=granularity, profile=profile, opened=opened
+            )
+        return replace(made, module=rebuild(model, made.graph))
     example = bind(model, args, kwargs or {})
     unchecked = None if check else "not asked for"
     if is_weightless(model):
         example = replace(example, values={name: map_tensors(item, stand_in) for name, item in example.values.items()})
-        unchecked = "the model has no memory (it is on the meta device), so that it computes nothing to compare with"
+        unchecked = (
+            "the model has no memory (it is fake, or on the meta device), so that it computes nothing to compare with"
+        )
     leaves = leaves_of(model, leaf, granularity, profile=profile, opened=opened)
     terms = terms_of(model, example, leaves, specialises=specialise)
     with no_generation_cache(model), torch.enable_grad():

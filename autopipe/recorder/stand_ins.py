@@ -1,11 +1,12 @@
 """A model on the meta device has no values: its weights are used there, and small results are stood in for by zeros."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 
 from autopipe.recorder.chance import Chance, TaggedDraws
 from autopipe.recorder.example import map_tensors, tensors
@@ -18,6 +19,44 @@ _REAL = torch.device("cpu")
 def is_weightless(model: nn.Module) -> bool:
     """Return whether some parameter or buffer of ``model`` has no memory."""
     return any(tensor.is_meta for tensor in (*model.parameters(), *model.buffers()))
+
+
+@contextmanager
+def fakes_on_meta(model: nn.Module) -> Iterator[None]:
+    """Let tensors without memory of the meta device stand for the fake ones of ``model``, and put those back.
+
+    A mode of fake tensors that is active is left meanwhile.
+    """
+    places: list[tuple[dict[str, Any], str, Any]] = []
+    stand_ins: dict[int, Tensor] = {}
+    with unset_fake_temporarily():
+        try:
+            for module in model.modules():
+                for table in (module._parameters, module._buffers, vars(module)):
+                    for name, value in table.items():
+                        if isinstance(value, FakeTensor):
+                            places.append((table, name, value))
+                            table[name] = stand_ins.setdefault(id(value), on_meta(value))
+            yield
+        finally:
+            for table, name, value in places:
+                table[name] = value
+
+
+def on_meta(tensor: Tensor) -> Tensor:
+    """Return a tensor of the meta device in the place of a fake one; others as they are."""
+    if not isinstance(tensor, FakeTensor):
+        return tensor
+    sizes = tuple(int(size) for size in tensor.shape)
+    made = torch.empty_strided(sizes, tensor.stride(), dtype=tensor.dtype, device=_META)
+    if isinstance(tensor, nn.Parameter):
+        return nn.Parameter(made, requires_grad=tensor.requires_grad)
+    return made.requires_grad_(tensor.requires_grad)
+
+
+def holds_fakes(model: nn.Module) -> bool:
+    """Return whether ``model`` was built under a mode of fake tensors."""
+    return any(isinstance(tensor, FakeTensor) for tensor in (*model.parameters(), *model.buffers()))
 
 
 def stand_in(tensor: Tensor) -> Tensor:

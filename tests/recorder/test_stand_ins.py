@@ -1,3 +1,4 @@
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -5,11 +6,12 @@ import msgspec
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from autopipe.documents.graph import Graph
 from autopipe.recorder import rebuild, record
 from autopipe.recorder.stand_ins import LARGEST_STAND_IN, stand_in
-from tests.models import JOBS
+from tests.models import GPT, JOBS
 from tests.recorder import awkward
 
 MODELS: dict[str, tuple[Callable[[], Any], tuple[int, ...]]] = {
@@ -67,6 +69,20 @@ def test_module_that_reads_values_is_whole_also_without_memory() -> None:
     with torch.device("meta"):
         model = awkward.Pair(Skips())
     assert list(record(model, (torch.randn(3, 4),)).demoted) == ["middle"]
+
+
+@pytest.mark.parametrize("is_active", [True, False])
+def test_graph_of_a_model_of_fake_tensors_is_that_of_the_model(is_active: bool) -> None:
+    wanted = record(GPT(), (torch.zeros(2, 8, dtype=torch.long),)).graph
+    with FakeTensorMode() as mode:
+        model, ids = GPT(), torch.zeros(2, 8, dtype=torch.long)
+    before = dict(model.named_parameters())
+    with mode if is_active else contextlib.nullcontext():
+        recording = record(model, (ids,))
+    assert recording.graph == wanted
+    assert "memory" in (recording.unchecked or "")
+    assert all(parameter is before[name] for name, parameter in model.named_parameters())
+    assert set(map(id, recording.module.parameters())) == set(map(id, before.values()))
 
 
 def test_large_results_stay_without_memory_and_small_ones_do_not() -> None:
