@@ -9,7 +9,7 @@ from autopipe.costs.peak import working_peak
 from autopipe.costs.size import SizedProfile
 from autopipe.costs.tables import Rectangles, Table, between, prefix
 from autopipe.costs.time import IntervalTimes, shared_pairs
-from autopipe.documents.profile import ProfiledLayer
+from autopipe.documents.profile import ProfiledLayer, ProfiledValue
 from autopipe.schedules.comms import SEND_SLACK
 from autopipe.schedules.residency import StageHolding
 
@@ -32,8 +32,8 @@ class IntervalMemory:
     near_input_gradients, far_input_gradients : Table
         Gradients of what enters: those that surely go to the stage before, and the rest.
     near_outputs, far_outputs : Table
-        What leaves: that is surely waited for as soon as the next stage has answered, and the rest, once for
-        each later reader.
+        What leaves, and no layer saves anyway: that is surely waited for as soon as the next stage has answered,
+        and the rest, once for each later reader.
     output_gradients : Table
         Gradients of what leaves, once for each later reader.
     """
@@ -56,13 +56,14 @@ def interval_memory(sized: SizedProfile, times: IntervalTimes) -> IntervalMemory
     -----
     Time and memory are O(L^2), and O(L) more for every layer that a value passes over.
     """
-    layers = sized.profile.layers
-    parameters, state = _held(sized, layers)
+    parameters, state = _held(sized, sized.profile.layers)
     kept = between(prefix(cost.saved_bytes for cost in sized.costs)) + _kept_for_later_layers(sized)
     peak = working_peak(sized, kept)
     kept[:, -1] += sized.loss.saved_bytes
     near_inputs = _near_input_gradients(sized)
     near_outputs = _near_outputs(sized)
+    values, layers = sized.profile.values, len(sized.costs)
+    trained = ((value, size) for value, size in zip(values, sized.value_bytes, strict=True) if value.requires_grad)
     return IntervalMemory(
         parameters=parameters,
         state=state,
@@ -71,8 +72,8 @@ def interval_memory(sized: SizedProfile, times: IntervalTimes) -> IntervalMemory
         near_input_gradients=near_inputs,
         far_input_gradients=times.input_gradient_bytes - near_inputs,
         near_outputs=near_outputs,
-        far_outputs=_once_for_each_reader(sized) - near_outputs,
-        output_gradients=_once_for_each_reader(sized, trained=True),
+        far_outputs=_once_for_each_reader(zip(values, sized.unsaved_bytes, strict=True), layers) - near_outputs,
+        output_gradients=_once_for_each_reader(trained, layers),
     )
 
 
@@ -155,7 +156,7 @@ def _near_outputs(sized: SizedProfile) -> Table:
     layers = len(sized.costs)
     near = np.zeros((layers + 1, layers + 1), dtype=np.int64)
     answered = np.zeros((layers + 1, layers + 1), dtype=bool)
-    for value, size in zip(sized.profile.values, sized.value_bytes, strict=True):
+    for value, size in zip(sized.profile.values, sized.unsaved_bytes, strict=True):
         if value.consumers:
             near[: value.producer + 1, value.consumers[-1]] += size
         for consumer in value.consumers if value.requires_grad else ():
@@ -163,10 +164,10 @@ def _near_outputs(sized: SizedProfile) -> Table:
     return np.where(answered, near, 0)
 
 
-def _once_for_each_reader(sized: SizedProfile, *, trained: bool = False) -> Table:
-    """Return the bytes of what leaves each interval (only what brings a gradient back), once for each later reader."""
-    table = Rectangles(len(sized.costs))
-    for value, size in zip(sized.profile.values, sized.value_bytes, strict=True):
-        for consumer in value.consumers if value.requires_grad or not trained else ():
+def _once_for_each_reader(values: Iterable[tuple[ProfiledValue, int]], layers: int) -> Table:
+    """Return the bytes of what leaves each interval, once for each later reader."""
+    table = Rectangles(layers)
+    for value, size in values:
+        for consumer in value.consumers:
             table.add((0, value.producer), (value.producer + 1, consumer), size)
     return table.table()

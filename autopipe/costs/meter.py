@@ -11,7 +11,8 @@ class MemoryMeter:
     """Follows one rank's steps and keeps what it holds; the peaks are while it computes.
 
     A receive buffer counts from its post, and from its wait on as part of the micro-batch that has it; a
-    message counts until the wait for its send. See `schedules.residency` for the same in numbers of things.
+    message counts until the wait for its send, unless the stage saves what is in it. See `schedules.residency`
+    for the same in numbers of things.
 
     Attributes
     ----------
@@ -25,6 +26,9 @@ class MemoryMeter:
         self._stages = stages
         self._bytes = {(cost.edge.source, cost.edge.target): cost.forward_bytes for cost in edges}
         self._bytes |= {(cost.edge.target, cost.edge.source): cost.backward_bytes for cost in edges}
+        self._unsaved = {
+            (cost.edge.source, cost.edge.target): cost.unsaved_bytes for cost in edges if cost.unsaved_bytes is not None
+        }
         self.trains = any(action.op is not Op.FORWARD for action in schedule.actions[rank])
         state = sum(stages[stage].state_bytes for stage, home in enumerate(schedule.stage_ranks) if home == rank)
         self._held = state
@@ -35,7 +39,9 @@ class MemoryMeter:
     def observe(self, step: Step) -> None:
         """Take note of the rank's next step."""
         if step.message is not None:
-            size = self._bytes[step.message.source, step.message.target]
+            way = step.message.source, step.message.target
+            leaves = step.kind in (Kind.SEND, Kind.WAIT_SEND)
+            size = self._unsaved.get(way, self._bytes[way]) if leaves else self._bytes[way]
             self._held += size if step.kind is Kind.POST or step.kind is Kind.SEND else -size
             return
         assert step.action is not None

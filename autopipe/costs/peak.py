@@ -1,12 +1,15 @@
 """The most that one micro-batch holds at once while a stage computes it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from autopipe.costs.size import SizedProfile
 from autopipe.costs.tables import Rectangles, Table
+from autopipe.costs.time import shared_pairs
 from autopipe.documents.profile import ProfiledValue
+
+NOWHERE = -(1 << 60)
 
 
 def working_peak(sized: SizedProfile, kept: Table) -> Table:
@@ -14,8 +17,9 @@ def working_peak(sized: SizedProfile, kept: Table) -> Table:
 
     While layer k of the stage runs, the layers of the stage up to k hold what they saved, k itself its
     transient, and what passes over k waits: in the forward, values that later layers read; in the backward,
-    gradients that later layers have left for earlier ones or for the stage before. The loss is the last part
-    of the last stage.
+    gradients that later layers have left for earlier ones or for the stage before, and those that the stage
+    has received, whose buffers are free again when its backward is over. The loss is the last part of the last
+    stage.
 
     Parameters
     ----------
@@ -31,17 +35,19 @@ def working_peak(sized: SizedProfile, kept: Table) -> Table:
     backward += _passing_gradients(sized)
     forward = kept[:-1, 1:] + np.array([cost.forward_transient_bytes for cost in sized.costs], dtype=np.int64)
     forward += _passing_values(sized)
-    at_layer = np.triu(backward)
+    at_layer = np.where(np.triu(np.ones((layers, layers), dtype=bool)), backward, NOWHERE)
     forward_peak = np.maximum.accumulate(np.triu(forward), axis=1)
+    late = _late_gradients(sized)
     received = _received_gradients(sized)
     peak = np.zeros_like(kept)
-    highest = np.zeros(layers, dtype=np.int64)
+    highest = np.full(layers, NOWHERE, dtype=np.int64)
     for layer in range(layers):
-        for begin, first, held in received[layer]:
+        for begin, first, held in late[layer]:
             at_layer[begin, max(first, begin) : layer] += held
             highest[begin] = at_layer[begin, begin:layer].max()
+        backward_peak = _with_received(at_layer[:, : layer + 1], highest, received[layer])
+        peak[:-1, layer + 1] = np.maximum(backward_peak, forward_peak[:, layer])
         highest = np.maximum(highest, at_layer[:, layer])
-        peak[:-1, layer + 1] = np.maximum(highest, forward_peak[:, layer])
     loss_climb = max(sized.loss.transient_bytes, sized.loss.forward_transient_bytes)
     peak[:-1, -1] = np.maximum(peak[:-1, -1], kept[:-1, -1] + sized.loss.saved_bytes + loss_climb)
     return peak
@@ -71,11 +77,45 @@ def _passing_values(sized: SizedProfile) -> Table:
     return table.table()
 
 
-def _received_gradients(sized: SizedProfile) -> list[list[tuple[int, int, int]]]:
-    """Return, per layer, the gradients of received values that its backward leaves: (begin, first, bytes).
+def _received_gradients(sized: SizedProfile) -> list[list[tuple[int, int]]]:
+    """Return, per layer, the gradients that a stage which ends with it receives: (layer that made the value, bytes)."""
+    found: list[list[tuple[int, int]]] = [[] for _ in sized.costs]
+    for value, size in zip(sized.profile.values, sized.value_bytes, strict=True):
+        if value.requires_grad and value.consumers:
+            for layer in range(value.producer, value.consumers[-1]):
+                found[layer].append((value.producer, size))
+    return found
+
+
+def _with_received(at_layer: Table, highest: Table, received: Sequence[tuple[int, int]]) -> Table:
+    """Return the peak of the backward of every stage that ends with a layer.
+
+    A gradient that the stage has received is part of what the layer that made the value climbs to, and waits while
+    the layers before that one run.
+
+    Parameters
+    ----------
+    at_layer : Table
+        Shape (L, k): the climbs of the k layers up to the last one, by begin.
+    highest : Table
+        Shape (L,): the highest climb of all but the last one.
+    """
+    end = at_layer.shape[1]
+    first = min((producer for producer, _ in received), default=end - 1)
+    if first == end - 1:
+        return np.maximum(highest + sum(size for _, size in received), at_layer[:, -1])
+    waiting = np.zeros(end, dtype=np.int64)
+    for producer, size in received:
+        waiting[:producer] += size
+    return (at_layer + waiting).max(axis=1)
+
+
+def _late_gradients(sized: SizedProfile) -> list[list[tuple[int, int, int]]]:
+    """Return, per layer, the gradients that its backward leaves for long: (begin, first, bytes).
 
     In a stage from ``begin`` that holds the layer, they wait while the layers from ``first`` to the one
-    before it run backward, until they are sent at the end.
+    before it run backward: those of received values until they are sent at the end, and that of a parameter
+    which an earlier layer reads too until autograd adds up both parts.
     """
     found: list[list[tuple[int, int, int]]] = [[] for _ in sized.costs]
     for value, held in _waiting_gradients(sized):
@@ -83,6 +123,9 @@ def _received_gradients(sized: SizedProfile) -> list[list[tuple[int, int, int]]]
         for consumer in value.consumers:
             found[consumer] += ((begin, before, held) for begin in range(value.producer + 1, consumer))
             before = consumer
+    for pair in shared_pairs(sized.profile.shared):
+        if sized.profile.layers[pair.first].gradient_bytes >= pair.bytes:
+            found[pair.second] += ((begin, pair.first, pair.bytes) for begin in range(pair.first + 1))
     return found
 
 

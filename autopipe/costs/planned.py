@@ -46,6 +46,7 @@ def planned_edges(plan: Plan) -> tuple[EdgeCost, ...]:
             edge=Edge(edge.source, edge.target, edge.gradient),
             forward_bytes=edge.forward_bytes,
             backward_bytes=edge.backward_bytes,
+            unsaved_bytes=edge.unsaved_bytes,
             link=Link(latency_ns=edge.latency_ns, bytes_per_s=edge.bytes_per_s),
         )
         for edge in plan.edges

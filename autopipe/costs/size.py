@@ -40,6 +40,12 @@ class SizedProfile(msgspec.Struct, frozen=True, kw_only=True):
     profile: Profile
     recompute: frozenset[int] = frozenset()
 
+    @property
+    def unsaved_bytes(self) -> tuple[int, ...]:
+        """By value, what a message with it holds until it has left: nothing more where its producer saves it."""
+        places = zip(self.profile.values, self.value_bytes, self.kept_from, strict=True)
+        return tuple(0 if kept == value.producer else size for value, size, kept in places)
+
 
 def at_size(profile: Profile, micro_batch_size: int) -> SizedProfile:
     """Return the costs of ``profile`` at ``micro_batch_size`` samples.

@@ -38,11 +38,16 @@ class StageCost(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EdgeCost(msgspec.Struct, frozen=True, kw_only=True):
-    """One edge: the bytes of one micro-batch in each direction, and the link that carries them."""
+    """One edge: the bytes of one micro-batch in each direction, and the link that carries them.
+
+    ``unsaved_bytes`` of the forward's are held by the sending stage until they have left only; the others it
+    saves for its backward anyway. None stands for all of them.
+    """
 
     edge: Edge
     forward_bytes: int = 0
     backward_bytes: int = 0
+    unsaved_bytes: int | None = None
     link: Link = Link()
 
 
@@ -96,11 +101,13 @@ def edge_costs(
     values = sized.profile.values
     owner = stage_of(bounds)
     forward: dict[tuple[int, int], int] = {}
+    unsaved: dict[tuple[int, int], int] = {}
     backward: dict[tuple[int, int], int] = {}
-    for value, size in zip(values, sized.value_bytes, strict=True):
+    for value, size, held in zip(values, sized.value_bytes, sized.unsaved_bytes, strict=True):
         source = owner[value.producer]
         for target in {owner[consumer] for consumer in value.consumers} - {source}:
             forward[source, target] = forward.get((source, target), 0) + size
+            unsaved[source, target] = unsaved.get((source, target), 0) + held
             if value.requires_grad:
                 backward[source, target] = backward.get((source, target), 0) + size
     return tuple(
@@ -108,6 +115,7 @@ def edge_costs(
             edge=edge,
             forward_bytes=forward[edge.source, edge.target],
             backward_bytes=backward.get((edge.source, edge.target), 0),
+            unsaved_bytes=unsaved[edge.source, edge.target],
             link=cluster.link(stage_ranks[edge.source], stage_ranks[edge.target]),
         )
         for edge in stage_edges(values, bounds)

@@ -38,7 +38,9 @@ class StagePlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 class EdgePlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What stage ``source`` sends to stage ``target`` for one micro-batch, what comes back, and over which link.
 
-    ``gradient`` tells if anything comes back; a link's latency or bandwidth is None where it was not measured.
+    ``gradient`` tells if anything comes back; ``unsaved_bytes`` are the part of ``forward_bytes`` that the
+    sending stage holds only until it has left (None: all of it), since its backward does not need it; a link's
+    latency or bandwidth is None where it was not measured.
     """
 
     source: int
@@ -46,6 +48,7 @@ class EdgePlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     gradient: bool
     forward_bytes: int
     backward_bytes: int
+    unsaved_bytes: int | None = None
     latency_ns: int | None = None
     bytes_per_s: int | None = None
 

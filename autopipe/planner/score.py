@@ -133,6 +133,7 @@ def _edge_plan(cost: EdgeCost) -> EdgePlan:
         gradient=cost.edge.gradient,
         forward_bytes=cost.forward_bytes,
         backward_bytes=cost.backward_bytes,
+        unsaved_bytes=cost.unsaved_bytes,
         latency_ns=cost.link.latency_ns,
         bytes_per_s=cost.link.bytes_per_s,
     )

@@ -12,7 +12,7 @@ autograd is through with the later piece, because it takes the nodes that were m
 Empty pieces and the gaps between hooks are the seams: what measuring itself adds to every piece.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -20,7 +20,7 @@ from typing import Any
 from torch import Tensor, fx, nn
 from torch.utils import _pytree as pytree
 
-from autopipe.profiler.layers import Example, Loss, Piece, Sweep, recomputed
+from autopipe.profiler.layers import Example, Loss, Piece, Sweep
 from autopipe.profiler.timer import Clock
 
 
@@ -35,10 +35,8 @@ class Marks:
     seams: tuple[tuple[Sweep, Any, Any], ...]
 
 
-def joined_step(
-    pieces: Sequence[Piece], loss: Loss, example: Example, clock: Clock, recompute: Collection[int] = ()
-) -> Marks:
-    """Run one training step of ``pieces``, of which some ``recompute``, and return its marks.
+def joined_step(pieces: Sequence[Piece], loss: Loss, example: Example, clock: Clock) -> Marks:
+    """Run one training step of ``pieces`` and return its marks.
 
     Unlike a `Chain`, nothing is detached and autograd is entered once, as in the unsplit model. What runs
     between two pieces is kept short, because it drives the model's own instructions out of the caches: after a
@@ -48,7 +46,6 @@ def joined_step(
     forward: list[tuple[Any, Any, Any]] = []
     # Mark, then the piece whose backward begins: None says that the later piece's ends.
     backward: list[tuple[Any, int | None]] = []
-    calls = [recomputed(p.module) if i in recompute else p.module for i, p in enumerate(pieces)]
     hooks = [_hooks(index, backward, mark) for index in range(len(pieces))]
     values: dict[str, Any] = {}
     output: Any = None
@@ -58,7 +55,7 @@ def joined_step(
         for name in piece.released:
             del values[name]
         begin = mark()
-        output = calls[index](*args, **kwargs)
+        output = piece.module(*args, **kwargs)
         end = mark()
         EMPTY(output)
         forward.append((begin, end, mark()))

@@ -24,6 +24,7 @@ from torch.utils.checkpoint import checkpoint
 
 from autopipe.documents.graph import Graph
 from autopipe.recorder.example import tensors
+from autopipe.stages.recompute import recompute_layers
 from autopipe.stages.split import split as cut
 from autopipe.stages.split_backward import input_gradients
 
@@ -95,6 +96,19 @@ def pieces_of(module: fx.GraphModule, graph: Graph) -> tuple[Piece, ...]:
         )
         for stage in stages
     )
+
+
+def recomputing(
+    module: fx.GraphModule, graph: Graph, pieces: Sequence[Piece], chosen: Collection[int]
+) -> tuple[Piece, ...]:
+    """Return ``pieces``, of which the ``chosen`` ones, a layer each, recompute as the executor has them do it."""
+    fresh = pieces_of(module, graph)
+    for index in chosen:
+        layer = graph.layers[pieces[index].begin]
+        stage = fresh[index].module
+        assert isinstance(stage, fx.GraphModule)
+        recompute_layers(stage, {layer.name: layer.nodes})
+    return tuple(fresh[index] if index in chosen else piece for index, piece in enumerate(pieces))
 
 
 @dataclass

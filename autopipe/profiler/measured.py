@@ -20,7 +20,7 @@ from autopipe.profiler.device import device_memory, device_name, device_of
 from autopipe.profiler.example import asked_sizes, batch_of, resize
 from autopipe.profiler.failures import explained
 from autopipe.profiler.footprint import Footprint, measure_footprint
-from autopipe.profiler.layers import Chain, Example, pieces_of
+from autopipe.profiler.layers import Chain, Example, pieces_of, recomputing
 from autopipe.profiler.load import ForeignLoad
 from autopipe.profiler.loss import choose_loss
 from autopipe.profiler.optimizer import OptimizerMeter, parse_optimizer
@@ -124,7 +124,8 @@ def _measure(
     chain = Chain(pieces_of(recording.module, graph), loss)
     examples, footprints = _footprints(chain, example, sizes, model, progress)
     able = [index for index in range(len(chain.pieces)) if all(one.recomputed[index] for one in footprints)]
-    rounds = Rounds(chain, model, loss, examples, graph, clock, able=able)
+    again = recomputing(recording.module, graph, chain.pieces, able)
+    rounds = Rounds(chain, model, loss, examples, graph, clock, again=again)
     with explained(None, max(sizes)):
         samples = repeat(rounds.one_round, budget_s=budget_s, progress=progress, label="measuring time")
     times = rounds.times(samples)

@@ -1,7 +1,7 @@
 """One round times every layer, the loss, the seams and the unsplit step, at every micro-batch size."""
 
 import statistics
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from enum import StrEnum
 from typing import Any
@@ -84,8 +84,8 @@ class Rounds:
 
     Parameters
     ----------
-    able : collection of int
-        The pieces that can recompute.
+    again : sequence of Piece
+        The same pieces, those recomputing that can.
     """
 
     def __init__(
@@ -97,10 +97,11 @@ class Rounds:
         graph: Graph,
         clock: Clock,
         *,
-        able: Collection[int],
+        again: Sequence[Piece],
     ) -> None:
-        self._pieces, self._model, self._loss = chain.pieces, model, loss
-        self._examples, self._clock, self._able = examples, clock, able
+        self._pieces = {Way.PLAIN: chain.pieces, Way.RECOMPUTE: again}
+        self._model, self._loss = model, loss
+        self._examples, self._clock = examples, clock
         self.runners = [*_runners(chain.pieces, graph), LOSS]
         timed, self._timed_runners = _with_seams(chain.pieces, self.runners, graph)
         self._chain = Chain(timed, loss)
@@ -134,8 +135,7 @@ class Rounds:
         return [(f"{size} {WHOLE}", [(begin, self._clock.mark())])]
 
     def _joined(self, size: int, way: Way, example: Example) -> list[tuple[str, list[tuple[Any, Any]]]]:
-        recompute = self._able if way is Way.RECOMPUTE else ()
-        marks = joined_step(self._pieces, self._loss, example, self._clock, recompute)
+        marks = joined_step(self._pieces[way], self._loss, example, self._clock)
         spans: dict[tuple[Sweep, int], list[tuple[Any, Any]]] = {}
         for sweep, index, begin, end in marks.spans:
             spans.setdefault((sweep, index), []).append((begin, end))

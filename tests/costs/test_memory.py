@@ -62,6 +62,11 @@ def by_the_rule(found, begin, end):
         values = sum(v.bytes[0] for v in passing if v.saved_at is None or v.saved_at > layer_index)
         late = [v for v in received if any(layer_index < c < end for c in v.consumers)]
         gradients = sum(v.bytes[0] for v in (*passing, *late) if v.requires_grad)
+        answered = [v for v in made if v.producer > layer_index and v.consumers[-1] >= end]
+        gradients += sum(v.bytes[0] for v in answered if v.requires_grad)
+        for shared in found.shared:
+            inside = [layer for layer in shared.layers if begin <= layer < end]
+            gradients += shared.bytes if inside and inside[0] <= layer_index < inside[-1] else 0
         peak = max(peak, held + part.transient_bytes + gradients, held + part.forward_transient_bytes + values)
     if end == len(found.layers):
         loss = found.loss[0]

@@ -37,9 +37,9 @@ def test_a_plan_says_what_travels_between_its_stages():
     found = profile([layer(name, [cost()]) for name in "abc"], values)
     made = plan(found, Cluster.uniform(3, intra_node=Link(latency_ns=9)), batch_size=2)
     assert made.edges == (
-        EdgePlan(source=0, target=1, gradient=True, forward_bytes=8, backward_bytes=8, latency_ns=9),
-        EdgePlan(source=0, target=2, gradient=True, forward_bytes=8, backward_bytes=8, latency_ns=9),
-        EdgePlan(source=1, target=2, gradient=False, forward_bytes=5, backward_bytes=0, latency_ns=9),
+        EdgePlan(source=0, target=1, gradient=True, forward_bytes=8, backward_bytes=8, unsaved_bytes=8, latency_ns=9),
+        EdgePlan(source=0, target=2, gradient=True, forward_bytes=8, backward_bytes=8, unsaved_bytes=8, latency_ns=9),
+        EdgePlan(source=1, target=2, gradient=False, forward_bytes=5, backward_bytes=0, unsaved_bytes=5, latency_ns=9),
     )
     assert [stage.send_bytes for stage in made.stages] == [16, 5, 0]
 

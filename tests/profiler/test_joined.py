@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from autopipe.profiler.joined import joined_step
-from autopipe.profiler.layers import Example, Piece, Sweep, pieces_of
+from autopipe.profiler.layers import Example, Piece, Sweep, pieces_of, recomputing
 from autopipe.profiler.timer import HostClock
 from autopipe.recorder import record
 from tests.models import JOBS
@@ -36,10 +36,12 @@ def test_gradients_are_those_of_the_unsplit_model_bit_for_bit(name: str, recompu
     inputs, target = job.draw(4)
     job.loss(model(inputs), target).backward()
     expected = [parameter.grad for parameter in model.parameters()]
-    parts = pieces(model, inputs)
+    recording = record(model, (inputs,))
+    parts = pieces_of(recording.module, recording.graph)
+    if recompute:
+        parts = recomputing(recording.module, recording.graph, parts, range(len(parts)))
     model.zero_grad()
-    clock = HostClock("count", Counter())
-    joined_step(parts, job.loss, Example((inputs,), {}, target), clock, range(len(parts)) if recompute else ())
+    joined_step(parts, job.loss, Example((inputs,), {}, target), HostClock("count", Counter()))
     assert all(map(torch.equal, (parameter.grad for parameter in model.parameters()), expected))
 
 
