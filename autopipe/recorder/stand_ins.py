@@ -32,7 +32,8 @@ def fakes_on_meta(model: nn.Module) -> Iterator[None]:
     with unset_fake_temporarily():
         try:
             for module in model.modules():
-                for table in (module._parameters, module._buffers, vars(module)):
+                tables: tuple[dict[str, Any], ...] = (module._parameters, module._buffers, vars(module))
+                for table in tables:
                     for name, value in table.items():
                         if isinstance(value, FakeTensor):
                             places.append((table, name, value))

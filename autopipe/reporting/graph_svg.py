@@ -2,7 +2,7 @@
 
 from html import escape
 
-from autopipe.documents.graph import Graph
+from autopipe.documents.graph import Graph, Value
 from autopipe.reporting.colours import stage_colour
 from autopipe.reporting.crossings import Crossing, crossings
 from autopipe.units import format_bytes
@@ -12,8 +12,8 @@ BOX = 20
 LEFT = 16
 WIDEST = 320
 LABEL = LEFT + WIDEST + 12
-ARCS = 640
-WIDTH = 820
+REACH = 160
+CHARACTER = 6.4
 
 
 def graph_svg(graph: Graph) -> str:
@@ -21,29 +21,32 @@ def graph_svg(graph: Graph) -> str:
 
     A box is as wide as its layer has parameters, and layers that are alike have one colour. Between two boxes a line
     with the bytes that cross marks a legal cut; a dashed red one, with its reason as tooltip, a forbidden place.
-    Arcs to the right are values that are read beyond the next layer.
+    Arcs to the right are values that are read beyond the next layer, from a dot at the layer that makes one to dots
+    at those that read it, in its maker's colour.
     """
     sizes = {parameter.name: parameter.bytes for parameter in graph.parameters}
     weights = [sum(sizes.get(name, 0) for name in layer.parameters) for layer in graph.layers]
     largest = max((*weights, 1))
-    parts = [
-        _box(index, layer.name, layer.kind, layer.group, weight, largest)
+    labels = [
+        f"{index}  {layer.name} ({layer.kind}), {format_bytes(weight)}"
         for index, (layer, weight) in enumerate(zip(graph.layers, weights, strict=True))
     ]
-    parts += [_cut(place) for place in crossings(graph)]
-    parts += [
-        _arc(value.name, value.producer, consumer, len(graph.layers))
-        for value in graph.values
-        for consumer in value.consumers
-        if consumer > value.producer + 1
+    arcs = LABEL + round(CHARACTER * max(map(len, labels), default=0)) + 8
+    skips = [value for value in graph.values if value.consumers[-1] > value.producer + 1]
+    parts = [
+        _box(index, label, layer.group, weight, largest)
+        for index, (label, layer, weight) in enumerate(zip(labels, graph.layers, weights, strict=True))
     ]
+    parts += [_cut(place) for place in crossings(graph)]
+    parts += [_skip(value, arcs, len(graph.layers), graph.layers[value.producer].group) for value in skips]
     height = ROW * len(graph.layers) + ROW
+    width = arcs + REACH + round(CHARACTER * max((len(value.name) for value in skips), default=0)) + LEFT
     return "\n".join(
         (
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}" '
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
             'font-family="sans-serif" font-size="11">',
             f"<title>{escape(graph.model)}: layers and legal cuts</title>",
-            f'<rect width="{WIDTH}" height="{height}" fill="white"/>',
+            f'<rect width="{width}" height="{height}" fill="white"/>',
             *parts,
             "</svg>\n",
         )
@@ -54,9 +57,8 @@ def _top(index: int) -> int:
     return ROW // 2 + ROW * index
 
 
-def _box(index: int, name: str, kind: str, group: int, weight: int, largest: int) -> str:
+def _box(index: int, label: str, group: int, weight: int, largest: int) -> str:
     width = max(round(WIDEST * weight / largest), 4)
-    label = f"{index}  {name} ({kind}), {format_bytes(weight)}"
     return (
         f'<rect class="layer" x="{LEFT}" y="{_top(index)}" width="{width}" height="{BOX}" rx="3" '
         f'fill="{stage_colour(group)}"/>'
@@ -77,10 +79,18 @@ def _cut(place: Crossing) -> str:
     )
 
 
-def _arc(name: str, producer: int, consumer: int, layers: int) -> str:
-    begin, end = _top(producer) + BOX, _top(consumer)
-    reach = ARCS + round((WIDTH - ARCS - LEFT) * (consumer - producer) / max(layers, 2))
-    return (
-        f'<path class="skip" d="M {ARCS} {begin} C {reach} {begin}, {reach} {end}, {ARCS} {end}" fill="none" '
-        f'stroke="#999999"><title>{escape(name)}</title></path>'
-    )
+def _skip(value: Value, arcs: int, layers: int, group: int) -> str:
+    """Return one arc to each layer beyond the next that reads ``value``, its name beside the widest."""
+    begin, colour = _top(value.producer) + BOX - 4, stage_colour(group)
+    readers = [consumer for consumer in value.consumers if consumer > value.producer + 1]
+    parts = [f'<circle cx="{arcs}" cy="{begin}" r="2.5" fill="{colour}"/>']
+    for consumer in readers:
+        # A cubic whose two middle points stand at ``reach`` bends three quarters of the way there.
+        end, reach = _top(consumer) + 4, arcs + round(REACH * 4 / 3 * (consumer - value.producer) / max(layers, 2))
+        parts.append(
+            f'<path class="skip" d="M {arcs} {begin} C {reach} {begin}, {reach} {end}, {arcs} {end}" fill="none" '
+            f'stroke="{colour}"><title>{escape(value.name)}</title></path>'
+            f'<circle cx="{arcs}" cy="{end}" r="2.5" fill="{colour}"/>'
+        )
+    x, y = arcs + (reach - arcs) * 3 // 4 + 5, (begin + end) // 2 + 3
+    return "".join((*parts, f'<text x="{x}" y="{y}" fill="#666666" font-size="9">{escape(value.name)}</text>'))
