@@ -5,6 +5,7 @@ from typing import Any
 
 import click
 
+from autopipe.cli.imported import StagesParameter, partition_graph
 from autopipe.cli.screen import Screen, screen_options
 from autopipe.cli.subject import measure, prepare, subject_options
 from autopipe.cli.values import SizeParameter
@@ -17,24 +18,32 @@ MICROSECOND_NS = 1000
 
 @click.command("partition", short_help="Plan stages, micro-batches and schedule for a number of GPUs.")
 @click.argument("source", metavar="PROFILE_OR_MODEL")
-@click.option("--gpus", type=click.IntRange(min=1), required=True, help="Devices to plan for.")
-@click.option("--batch", type=click.IntRange(min=1), required=True, help="Samples of one step, over all devices.")
+@click.option("--gpus", type=click.IntRange(min=1), help="Devices to plan for.")
+@click.option("--batch", type=click.IntRange(min=1), help="Samples of one step, over all devices.")
 @click.option(
     "--memory", type=SizeParameter(), help="Limit of each device, for example 80GiB; else the profiled one's."
 )
 @click.option("--micro-batch", type=click.IntRange(min=1), help="Samples of one micro-batch; chosen if not given.")
 @click.option("--schedule", help="For example gpipe or 1f1b; chosen if not given.")
-@click.option("--stages", type=click.IntRange(min=1), help="Stages of the pipeline; chosen if not given.")
+@click.option("--stages", type=StagesParameter(), help="Stages of the pipeline; chosen if not given.")
 @click.option("--bandwidth", type=SizeParameter(), help="Of the link between neighbours, a second: for example 25GB.")
 @click.option("--latency-us", type=click.FloatRange(min=0), help="Of the link between neighbours, in microseconds.")
 @click.option("--time-limit", type=click.FloatRange(min=0), default=30.0, show_default=True, help="Seconds to search.")
+@click.option(
+    "--format",
+    "format_",
+    type=click.Choice(["bench", "pipedream", "csv"]),
+    help="Plan a graph that other tools profiled: a plan-bench/1 JSON, PipeDream's graph.txt or a CSV of layers.",
+)
+@click.option("--objective", type=click.Choice(["step", "bottleneck"]), help="A graph of --format has its bottleneck.")
+@click.option("--assignment", type=click.Path(dir_okay=False), help="With --format: write node -> stage here as JSON.")
 @subject_options
 @click.option("-o", "--output", type=click.Path(dir_okay=False), help="Write the plan here.")
 @screen_options
 def command(
     source: str,
-    gpus: int,
-    batch: int,
+    gpus: int | None,
+    batch: int | None,
     memory: int | None,
     micro_batch: int | None,
     schedule: str | None,
@@ -42,6 +51,9 @@ def command(
     bandwidth: int | None,
     latency_us: float | None,
     time_limit: float,
+    format_: str | None,
+    objective: str | None,
+    assignment: str | None,
     output: str | None,
     as_json: bool,
     quiet: bool,
@@ -50,9 +62,33 @@ def command(
     """Plan stages, micro-batches and schedule for a number of GPUs, within their memory.
 
     PROFILE_OR_MODEL is a file that `autopipe profile` wrote, or MODEL as there, which is profiled first with
-    the options from --input to --budget.
+    the options from --input to --budget. With --format it is another planner's graph, which is cut into the
+    convex stages with the least bottleneck; devices and memory are then by default the file's.
     """
     screen = Screen(json=as_json, quiet=quiet)
+    if format_ is not None:
+        if objective == "step":
+            raise click.UsageError("a graph of --format is planned for its bottleneck alone: leave --objective out.")
+        partition_graph(
+            source,
+            format=format_,
+            gpus=gpus,
+            memory=memory,
+            stages=stages,
+            micro_batches=batch,
+            bandwidth=bandwidth,
+            time_limit=time_limit,
+            output=output,
+            assignment=assignment,
+            screen=screen,
+        )
+        return
+    if gpus is None or batch is None:
+        raise click.UsageError(
+            "a profile or model is planned for a number of devices and a batch: add --gpus and --batch."
+        )
+    if objective == "bottleneck" or assignment is not None:
+        raise click.UsageError("--objective bottleneck and --assignment belong to a graph of --format.")
     profile = _profile(source, micro_batch, screen, options)
 
     from autopipe.hardware.cluster import Cluster, Link
