@@ -7,7 +7,19 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from autopipe.api import Arguments, MicroBatches, Pipeline, capture, draw_seed, partition, pipeline, profile, split
+    from autopipe.api import (
+        Arguments,
+        GradScaler,
+        MicroBatches,
+        Pipeline,
+        ReplicaSampler,
+        capture,
+        draw_seed,
+        partition,
+        pipeline,
+        profile,
+        split,
+    )
     from autopipe.documents.graph import Graph
     from autopipe.documents.plan import Plan
     from autopipe.documents.profile import Profile
@@ -33,6 +45,7 @@ __all__ = [
     "CaptureError",
     "Cluster",
     "DocumentError",
+    "GradScaler",
     "Graph",
     "InfeasibleError",
     "InputError",
@@ -42,6 +55,7 @@ __all__ = [
     "Plan",
     "Profile",
     "ProfileError",
+    "ReplicaSampler",
     "ScheduleError",
     "StepError",
     "Timeline",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,17 +18,21 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
+    from autopipe.executor.grad_scaler import GradScaler as GradScaler
     from autopipe.executor.pipeline import Pipeline
     from autopipe.executor.request import Arguments as Arguments
     from autopipe.executor.request import MicroBatches as MicroBatches
+    from autopipe.executor.sampler import ReplicaSampler as ReplicaSampler
     from autopipe.executor.seeds import draw_seed as draw_seed
     from autopipe.stages.loss import LossFunction
     from autopipe.stages.recompute import Policy
 
 _HOMES = {
     "Arguments": "autopipe.executor.request",
+    "GradScaler": "autopipe.executor.grad_scaler",
     "MicroBatches": "autopipe.executor.request",
     "Pipeline": "autopipe.executor.pipeline",
+    "ReplicaSampler": "autopipe.executor.sampler",
     "draw_seed": "autopipe.executor.seeds",
 }
 
@@ -256,6 +260,11 @@ def pipeline(
     leaf: Sequence[type | str] = (),
     granularity: int | None = None,
     specialise: bool = False,
+    boundary_dtype: torch.dtype | None = None,
+    compile: str | None = None,
+    compile_options: Mapping[str, Any] | None = None,
+    weights: str | Path | None = None,
+    initialise: Callable[[nn.Module], None] | None = None,
 ) -> Pipeline:
     """Return ``model`` as a `Pipeline` that is ready to train.
 
@@ -291,6 +300,19 @@ def pipeline(
         As for `capture`, without a plan. With ``granularity`` a layer that alone sets the pace is opened, and
         the model measured and planned again.
 
+    boundary_dtype : torch.dtype, optional
+        A smaller dtype, such as bfloat16, in which larger floating-point tensors travel between ranks.
+    compile : {"stage", "layer"}, optional
+        What is compiled by itself. The backward of a compiled stage is not split: torch compiles it as one.
+    compile_options : mapping, optional
+        What else `torch.compile` is given, such as ``{"backend": "aot_eager"}``.
+    weights : path, optional
+        A checkpoint with the model's own names, safetensors or torch's, of which each rank reads its part.
+    initialise : function of a module, optional
+        For a model on the meta device: called for every module after its ``reset_parameters``. Each rank has
+        memory for its own stages only, and the numbers are those that one process would draw for the whole model
+        from the same random state.
+
     Raises
     ------
     AutopipeError
@@ -301,6 +323,8 @@ def pipeline(
     from autopipe.executor.pipeline import Layout, Pipeline
     from autopipe.planner.refine import refined
     from autopipe.recorder import rebuild
+    from autopipe.stages.compilation import Compilation
+    from autopipe.stages.materialise import filling
 
     distributed = under_torchrun()
     if distributed:
@@ -363,6 +387,9 @@ def pipeline(
         seed=seed,
         reduction=reduction,
         recompute_policy=recompute_policy,
+        boundary_dtype=boundary_dtype,
+        compilation=Compilation(per=compile, options=compile_options or {}) if compile is not None else None,
+        materialise=filling(model, weights=weights, initialise=initialise),
     )
 
 

@@ -2,7 +2,7 @@
 
 import contextlib
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +25,7 @@ from autopipe.schedules.forward_only import forward_only
 from autopipe.schedules.named import make
 from autopipe.simulator.fit import fit
 from autopipe.stages.boundary import routes
+from autopipe.stages.compilation import Compilation
 from autopipe.stages.loss import LossFunction
 from autopipe.stages.recompute import Policy, recompute_layers
 from autopipe.stages.split import Stage, retarget, split
@@ -139,6 +140,17 @@ def rank_pairs(graph: Graph, layout: Layout) -> set[tuple[int, int]]:
     return {pair for pair in both if pair[0] != pair[1]}
 
 
+def tensors_of_ranks(graph: Graph, layout: Layout, devices: Mapping[int, torch.device]) -> dict[str, torch.device]:
+    """Return the names of all parameters and buffers that the ranks of ``devices`` read, each with a device."""
+    found: dict[str, torch.device] = {}
+    for stage, rank in enumerate(layout.stage_ranks):
+        if rank in devices:
+            for layer in graph.layers[layout.bounds[stage] : layout.bounds[stage + 1]]:
+                for name in (*layer.parameters, *layer.buffers):
+                    found.setdefault(name, devices[rank])
+    return found
+
+
 def build_rank(
     module: fx.GraphModule,
     graph: Graph,
@@ -149,6 +161,8 @@ def build_rank(
     reduction: Reduction,
     draw_lock: contextlib.AbstractContextManager[Any],
     recompute_policy: Policy | None = None,
+    boundary_dtype: torch.dtype | None = None,
+    compilation: Compilation | None = None,
 ) -> Rank:
     """Return what the endpoint's rank runs of ``module`` under ``layout``.
 
@@ -158,6 +172,10 @@ def build_rank(
         Whether the losses of micro-batches count by their shares, or add up.
     draw_lock : context manager
         Held while a random operation draws: a lock where several ranks share a generator.
+    boundary_dtype : torch.dtype, optional
+        A smaller one in which floating-point tensors travel between ranks.
+    compilation : Compilation, optional
+        How stages are compiled.
 
     Raises
     ------
@@ -180,7 +198,12 @@ def build_rank(
         seed_draws(stage.module, drawing, seeds)
         if endpoint.device.type != "cpu":
             retarget(stage.module, endpoint.device)
-        recompute_layers(stage.module, _recomputed(graph, layout, stage), policy=recompute_policy)
+        recomputed = _recomputed(graph, layout, stage)
+        recompute_layers(stage.module, recomputed, policy=recompute_policy)
+        if compilation is not None:
+            layers = graph.layers[stage.begin : stage.end]
+            rest = {layer.name: layer.nodes for layer in layers if layer.name not in recomputed}
+            compilation.apply(stage.module, rest)
     runtime = Runtime(
         stages=mine,
         stage_ranks=layout.stage_ranks,
@@ -192,6 +215,8 @@ def build_rank(
         endpoint=endpoint,
         ending=Ending(endpoint, loss_fn, Shares(reduction, total=replica_total(endpoint)), seeds),
         seeds=seeds,
+        boundary_dtype=boundary_dtype,
+        splits_backward=compilation is None,
         inputs=Inputs(graph.arguments, graph.whole_inputs),
     )
     shared = {tie.name: stand_ins.get(tie.name, originals[tie.name]) for tie in ties if endpoint.rank in tie.ranks}

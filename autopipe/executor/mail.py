@@ -4,9 +4,11 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from autopipe.errors import InputError
+from autopipe.executor.squeeze import squeezed, squeezed_specs, unsqueezed
 from autopipe.executor.wire import POISON, Spec, TensorSpec, allocate, decode_specs, describe, encode_specs, flat
 from autopipe.schedules.comms import Message
 from autopipe.stages.boundary import Route
@@ -20,7 +22,8 @@ class Mail:
     """One rank's messages.
 
     The first message of an edge under a new signature is preceded by its specification (shapes, dtypes,
-    plain values), which both sides keep: from then on only tensors travel, into buffers posted early.
+    plain values), which both sides keep: from then on only tensors travel, into buffers posted early. With a
+    ``boundary_dtype`` larger floating-point tensors travel in it.
 
     Attributes
     ----------
@@ -30,8 +33,15 @@ class Mail:
         The most messages for which a buffer was held at once: posted, arrived, or in use by a stage.
     """
 
-    def __init__(self, endpoint: Endpoint, stage_ranks: Sequence[int], routes: Sequence[Route]) -> None:
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        stage_ranks: Sequence[int],
+        routes: Sequence[Route],
+        boundary_dtype: torch.dtype | None = None,
+    ) -> None:
         self._endpoint = endpoint
+        self._boundary_dtype = boundary_dtype
         self._stage_ranks = tuple(stage_ranks)
         self._edges = {(route.source, route.target): index for index, route in enumerate(routes)}
         self._names = {(route.source, route.target): route.names for route in routes}
@@ -117,7 +127,7 @@ class Mail:
             values, handles = self._posted.pop(message)
             for handle in handles:
                 handle.wait()
-            self._inbox[message] = values
+            self._inbox[message] = unsqueezed(values, self._specs[self._key(message)])
 
     def send(self, message: Message) -> None:
         """Start sending what was put under ``message``."""
@@ -141,7 +151,7 @@ class Mail:
             if isinstance(value, Tensor):
                 spec = self._specs[key][index]
                 assert isinstance(spec, TensorSpec)
-                tensor = flat(value, spec.order)
+                tensor = squeezed(flat(value, spec.order), self._boundary_dtype)
                 handles.append(self._endpoint.send(tensor, peer=peer, tag=self._tag(message, index)))
 
     def await_sent(self, message: Message) -> None:
@@ -168,7 +178,7 @@ class Mail:
             self._inbox[message] = None
             return
         peer = self._origin(message)
-        values = allocate(specs, self._endpoint.device)
+        values = allocate(squeezed_specs(specs, self._boundary_dtype), self._endpoint.device)
         handles = [
             self._endpoint.receive(flat(value, spec.order), peer=peer, tag=self._tag(message, index))
             for index, (value, spec) in enumerate(zip(values, specs, strict=True))

@@ -23,6 +23,7 @@ from autopipe.executor.build import (
     copy_stand_ins,
     over_same_parameters,
     rank_pairs,
+    tensors_of_ranks,
 )
 from autopipe.executor.ending import take_outputs
 from autopipe.executor.launch import ThreadRanks, join_group, local_devices, under_torchrun
@@ -34,7 +35,9 @@ from autopipe.executor.seeds import draw_seed, kept_generators
 from autopipe.executor.shares import Reduction
 from autopipe.executor.state import gather_output, gather_state, load_full, stage_state
 from autopipe.stages.autocast import autocast_state, no_autocast
+from autopipe.stages.compilation import Compilation
 from autopipe.stages.loss import LossFunction
+from autopipe.stages.materialise import Materialise
 from autopipe.stages.recompute import Policy
 from autopipe.transport.distributed import DistributedEndpoint
 from autopipe.transport.endpoint import Endpoint
@@ -76,6 +79,9 @@ class Pipeline:
         seed: int | None = None,
         reduction: str = "mean",
         recompute_policy: Policy | None = None,
+        boundary_dtype: torch.dtype | None = None,
+        compilation: Compilation | None = None,
+        materialise: Materialise | None = None,
     ) -> None:
         self.plan = plan
         self.seed = torch.initial_seed() if seed is None else seed
@@ -97,6 +103,8 @@ class Pipeline:
                 reduction=Reduction(reduction),
                 draw_lock=draw_lock,
                 recompute_policy=recompute_policy,
+                boundary_dtype=boundary_dtype,
+                compilation=compilation,
             )
 
         if under_torchrun():
@@ -106,12 +114,16 @@ class Pipeline:
             endpoint = DistributedEndpoint(device, pairs, replicas=layout.replicas, order=layout.device_order)
             self.rank, self.replica, self.mesh = endpoint.rank, endpoint.replica, endpoint.mesh
             self.seed = _agree_on(layout, graph, self.seed, endpoint)
+            if materialise is not None:
+                materialise(tensors_of_ranks(graph, layout, {endpoint.rank: device}))
             self._ranks: tuple[Rank, ...] = (build(endpoint),)
         else:
             self.rank, self.replica, self.mesh = 0, 0, None
             local = local_devices(devices, ranks)
             check_size(layout, len(local))
             local = tuple(local[number] for number in layout.device_order) or local
+            if materialise is not None:
+                materialise(tensors_of_ranks(graph, layout, dict(enumerate(local[:: layout.replicas]))))
             copies += [over_same_parameters(module) for _ in range(1, layout.replicas)]
             self._threads = ThreadRanks(local, replicas=layout.replicas)
             self._ranks = tuple(build(endpoint) for endpoint in self._threads.endpoints)
@@ -207,6 +219,11 @@ class Pipeline:
                     seen.add(name)
                     yield name, parameter
 
+    @property
+    def device(self) -> torch.device:
+        """The device of this process's (first) rank."""
+        return self._ranks[0].runtime.endpoint.device
+
     def modules(self) -> tuple[nn.Module, ...]:
         """Return this process's stages, in order, as ordinary modules."""
         stages = [stage for rank in self._ranks for stage in rank.runtime.stages.values()]
@@ -262,6 +279,13 @@ class Pipeline:
             lambda rank: parameter_norms(listed, self._counted(rank), norm_type, self._ranks[rank].runtime.endpoint)
         )
         return torch.linalg.vector_norm(results[0], norm_type)
+
+    def sum_over_ranks(self, number: float) -> float:
+        """Return the sum of every rank's ``number``. All ranks call it; in one process it is ``number`` itself."""
+        if self._threads is not None:
+            return number
+        total = self._ranks[0].runtime.endpoint.open_sum(1)
+        return float(total.finish(torch.tensor([number], dtype=torch.float64)))
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return this process's part of the model's state, under the original names."""

@@ -75,6 +75,10 @@ class Runtime:
         What becomes of the last stage's output.
     seeds : Seeds
         From what the stages' random operations draw.
+    boundary_dtype : torch.dtype, optional
+        A smaller one in which floating-point tensors travel between ranks.
+    splits_backward : bool
+        Whether a backward that the schedule splits is split; if not, all of it runs in its first part.
     """
 
     def __init__(
@@ -91,6 +95,8 @@ class Runtime:
         ending: Ending,
         seeds: Seeds,
         inputs: Inputs | None = None,
+        boundary_dtype: torch.dtype | None = None,
+        splits_backward: bool = True,
     ) -> None:
         self.endpoint = endpoint
         self.stages = {stage.index: stage for stage in stages}
@@ -107,7 +113,8 @@ class Runtime:
         self.reads = inputs if inputs is not None else Inputs((), ())
         self._programs: dict[tuple[bool, int], Program] = {}
         self._signature_numbers: dict[Any, int] = {}
-        self._mail = Mail(endpoint, stage_ranks, routes)
+        self._mail = Mail(endpoint, stage_ranks, routes, boundary_dtype)
+        self._splits_backward = splits_backward
         self._record = Record(endpoint.device)
         group, modules = endpoint.replica_group, {stage.index: stage.module for stage in stages}
         self.means = GradientMeans(modules, group) if group is not None else None
@@ -341,8 +348,9 @@ class Runtime:
             roots.append(get_gradient_edge(flight.loss))
             enter.append(torch.ones_like(flight.loss))
         flight.edges, flight.loss = {}, None
-        if action.op is Op.INPUT_GRAD:
-            flight.deferred = input_gradients(roots, enter, flight.entry.leaves) if roots else Deferred([])
+        flight.deferred = Deferred([])
+        if action.op is Op.INPUT_GRAD and self._splits_backward and roots:
+            flight.deferred = input_gradients(roots, enter, flight.entry.leaves)
         elif roots:
             torch.autograd.backward(roots, enter)
         entered = dict(zip(flight.admitted, flight.entry.gradients, strict=True))

@@ -4,6 +4,7 @@ import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import fx, nn
 
 from autopipe.recorder.code import RecordedCode
@@ -42,6 +43,10 @@ class Segment(nn.Module):
     def forward(self, *values: Any) -> Any:
         """Return what the layer makes of ``values``."""
         return self.compute(*values)
+
+    def compile_function(self, **options: Any) -> None:
+        """Compile what the layer computes."""
+        self._function = torch.compile(self._function, **options)
 
     def extra_repr(self) -> str:
         """Return the name of the layer."""
