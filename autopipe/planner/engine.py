@@ -7,29 +7,40 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-ENGINES = ("highs",)
+ENGINES = ("highs", "scipy", "cbc")
 FEASIBLE = 2
+ENDED = {"Optimal", "Infeasible", "Primal infeasible or unbounded", "Time limit reached"}
+
+
+class EngineError(RuntimeError):
+    """An engine ended in a way that says nothing about the programme."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """How the engine ended: whether it proved its solution the best, its bound, its gap. Units are the model's."""
+    """How an engine ended: whether it proved its solution the best, its bound, its gap. Units are the model's."""
 
     optimal: bool
     bound: float
     gap: float
+    engine: str = "highs"
 
 
-def run_highs(model: Any, *, time_limit_s: float) -> Answer | None:
+def run_highs(model: Any, *, time_limit_s: float, gap: float = 0.0) -> Answer | None:
     """Solve a PuLP model in place; return None if the engine found no solution.
 
-    One thread, fixed seed, no tolerated gap: the same model gives the same answer, unless the time limit
-    ends the search. Bound and gap are the engine's own: PuLP does not pass them on, and it reports a time
-    limit without any solution as a success.
+    One thread, fixed seed; it ends once its relative gap is at most ``gap``: the same model gives the same
+    answer, unless the time limit ends the search. Bound and gap are the engine's own: PuLP does not pass them
+    on, and it reports a time limit without any solution as a success.
+
+    Raises
+    ------
+    EngineError
+        If the engine ends in any other way than with an answer or the time limit.
     """
     import pulp
 
-    solver = pulp.HiGHS(msg=False, threads=1, timeLimit=max(0.05, time_limit_s), gapRel=0.0, gapAbs=0.0, random_seed=0)
+    solver = pulp.HiGHS(msg=False, threads=1, timeLimit=max(0.05, time_limit_s), gapRel=gap, gapAbs=0.0, random_seed=0)
     with _quiet_output():
         # highspy 1.16 prints a banner when its object is made, before any option can be set (HiGHS issue 1932).
         solver.createAndConfigureSolver(model)
@@ -38,11 +49,13 @@ def run_highs(model: Any, *, time_limit_s: float) -> Answer | None:
     status, solution_status = solver.findSolutionValues(model)
     model.assignStatus(status, solution_status)
     found = model.solverModel
+    ended = found.modelStatusToString(found.getModelStatus())
+    if ended not in ENDED:
+        raise EngineError(f"HiGHS ended with {ended!r}")
     info = found.getInfo()
     if int(info.primal_solution_status) != FEASIBLE or not math.isfinite(info.mip_dual_bound):
         return None
-    optimal = found.modelStatusToString(found.getModelStatus()) == "Optimal"
-    return Answer(optimal=optimal, bound=float(info.mip_dual_bound), gap=max(0.0, float(info.mip_gap)))
+    return Answer(optimal=ended == "Optimal", bound=float(info.mip_dual_bound), gap=max(0.0, float(info.mip_gap)))
 
 
 @contextmanager
