@@ -6,7 +6,7 @@ STAMP := $(VENV)/.set-up
 
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: setup test lint demo bench
+.PHONY: setup test lint docs demo bench
 .DEFAULT_GOAL := setup
 
 setup: $(STAMP)
@@ -16,7 +16,7 @@ setup: $(STAMP)
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet "$$(grep '^torch==' constraints.txt)"
-	$(BIN)/python -m pip install --quiet --editable '.[dev]' --constraint constraints.txt
+	$(BIN)/python -m pip install --quiet --editable '.[dev,docs]' --constraint constraints.txt
 	touch $@
 
 test: $(STAMP)
@@ -27,6 +27,9 @@ lint: $(STAMP)
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+docs: $(STAMP)
+	$(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build
 
 demo: $(STAMP)
 	$(BIN)/autopipe demo
