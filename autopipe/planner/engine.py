@@ -55,7 +55,9 @@ def run_highs(model: Any, *, time_limit_s: float, gap: float = 0.0) -> Answer | 
     info = found.getInfo()
     if int(info.primal_solution_status) != FEASIBLE or not math.isfinite(info.mip_dual_bound):
         return None
-    return Answer(optimal=ended == "Optimal", bound=float(info.mip_dual_bound), gap=max(0.0, float(info.mip_gap)))
+    # PuLP does not hand the objective's constant to HiGHS.
+    bound = float(info.mip_dual_bound) + float(model.objective.constant)
+    return Answer(optimal=ended == "Optimal", bound=bound, gap=max(0.0, float(info.mip_gap)))
 
 
 @contextmanager
