@@ -180,7 +180,8 @@ def _outcome(model: nn.Module, module: nn.Module, example: Example) -> Outcome:
         kwargs = {name: kwargs[key] for name, key in example.keywords.items() if key in kwargs}
     inputs = [tensor for tensor in tensors((args, kwargs)) if tensor.requires_grad]
     with modes_kept():
-        output = module(*args, **kwargs)
+        # A GraphModule's own call prints what goes wrong, which here is for us to say.
+        output = module(*args, **kwargs) if module is model else nn.Module.__call__(module, *args, **kwargs)
     outputs = dict(_named_parts(output, ""))
     losses = [_weighted_sum(part) for part in outputs.values() if isinstance(part, Tensor) and part.requires_grad]
     named: list[tuple[str, Tensor]] = [

@@ -40,7 +40,20 @@ _SPECIAL_METHODS = (
     "__rtruediv__ __rpow__ __floordiv__ __rfloordiv__ __rmod__ __rmatmul__ __iand__ __ior__ __ixor__ __lshift__ "
     "__rshift__ __rlshift__ __rrshift__ __rand__ __ror__ __rxor__ __ipow__ __idiv__ __ilshift__ __irshift__"
 )
-_RANDOM = ("dropout", "rand", "bernoulli", "normal", "multinomial", "rrelu", "gumbel", "scaled_dot_product", "poisson")
+_RANDOM = (
+    "dropout",
+    "rand",
+    "exponential",
+    "cauchy",
+    "geometric",
+    "bernoulli",
+    "normal",
+    "multinomial",
+    "rrelu",
+    "gumbel",
+    "scaled_dot_product",
+    "poisson",
+)
 
 
 def function_name(function: Callable[..., Any]) -> str | None:

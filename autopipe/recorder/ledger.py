@@ -92,7 +92,7 @@ class Ledger:
                 continue
             child = self.graph.create_node("call_function", access, (node, key))
             inherited = note_of(node)
-            child.meta[NOTE] = describe(dataclasses.replace(inherited, writes=frozenset()), part)
+            child.meta[NOTE] = describe(dataclasses.replace(inherited, writes=frozenset(), draws=False), part)
             if isinstance(part, (bool, int, float, complex, str)):
                 plain.append((child, part))
             else:
@@ -190,7 +190,7 @@ class Ledger:
                 if name is not None:
                     with self.graph.inserting_after(call):
                         node = self.graph.call_module(f"{ATTRIBUTES}.{inner}.{name}", (call,))
-                    node.meta[NOTE] = describe(dataclasses.replace(note_of(call), writes=frozenset()), tensor)
+                    node.meta[NOTE] = describe(dataclasses.replace(note_of(call), writes=frozenset(), draws=False), tensor)
                     self._alive.append(tensor)
                     self._makers.setdefault(id(tensor), []).append(node)
                     return node
