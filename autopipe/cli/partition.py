@@ -19,6 +19,11 @@ MICROSECOND_NS = 1000
 @click.command("partition", short_help="Plan stages, micro-batches and schedule for a number of GPUs.")
 @click.argument("source", metavar="PROFILE_OR_MODEL")
 @click.option("--gpus", type=click.IntRange(min=1), help="Devices to plan for.")
+@click.option(
+    "--cluster",
+    help="The devices and their links: a JSON file, or a line such as 2x8:h100-sxm:net=50GB/s for 2 machines of 8, "
+    "4:a100-80-sxm+4:v100-32:net=25GB/s for unequal ones.",
+)
 @click.option("--batch", type=click.IntRange(min=1), help="Samples of one step, over all devices.")
 @click.option(
     "--memory", type=SizeParameter(), help="Limit of each device, for example 80GiB; else the profiled one's."
@@ -43,6 +48,7 @@ MICROSECOND_NS = 1000
 def command(
     source: str,
     gpus: int | None,
+    cluster: str | None,
     batch: int | None,
     memory: int | None,
     micro_batch: int | None,
@@ -83,27 +89,29 @@ def command(
             screen=screen,
         )
         return
-    if gpus is None or batch is None:
+    if (gpus is None and cluster is None) or batch is None:
         raise click.UsageError(
-            "a profile or model is planned for a number of devices and a batch: add --gpus and --batch."
+            "a profile or model is planned for some devices and a batch: add --gpus or --cluster, and --batch."
         )
     if objective == "bottleneck" or assignment is not None:
         raise click.UsageError("--objective bottleneck and --assignment belong to a graph of --format.")
     profile = _profile(source, micro_batch, screen, options)
 
-    from autopipe.hardware.cluster import Cluster, Link
+    from autopipe.cli.cluster import cluster_of
     from autopipe.planner import plan as make_plan
     from autopipe.reporting.plan_table import plan_report
 
-    link = Link(
-        latency_ns=profile.link_latency_ns if latency_us is None else round(latency_us * MICROSECOND_NS),
-        bytes_per_s=profile.link_bytes_per_s if bandwidth is None else bandwidth,
+    devices = cluster_of(
+        profile,
+        cluster=cluster,
+        gpus=gpus,
+        memory_bytes=memory,
+        bytes_per_s=bandwidth,
+        latency_ns=None if latency_us is None else round(latency_us * MICROSECOND_NS),
     )
-    limit = profile.device_memory_bytes if memory is None else memory
-    cluster = Cluster.uniform(gpus, memory_bytes=limit, intra_node=link, inter_node=link)
     plan = make_plan(
         profile,
-        cluster,
+        devices,
         batch_size=batch,
         micro_batch_size=micro_batch,
         schedule=schedule,

@@ -117,6 +117,12 @@ class _Line:
         return self.at(known)
 
 
+def _source(costs: tuple[Cost, ...]) -> Source:
+    """Return where a figure between others comes from: interpolated, but estimates stay estimates."""
+    estimated = [cost.source for cost in costs if cost.source in (Source.ROOFLINE, Source.CALIBRATED)]
+    return estimated[0] if estimated else Source.INTERPOLATED
+
+
 def _cost(line: _Line, costs: tuple[Cost, ...]) -> Cost:
     return Cost(
         forward_ns=line.at([cost.forward_ns for cost in costs]),
@@ -130,7 +136,7 @@ def _cost(line: _Line, costs: tuple[Cost, ...]) -> Cost:
         transient_recompute_bytes=line.at_if_known([cost.transient_recompute_bytes for cost in costs]),
         forward_transient_bytes=line.at([cost.forward_transient_bytes for cost in costs]),
         forward_transient_recompute_bytes=line.at_if_known([cost.forward_transient_recompute_bytes for cost in costs]),
-        source=Source.INTERPOLATED,
+        source=_source(costs),
     )
 
 
