@@ -185,7 +185,8 @@ def partition(
     profile : Profile or path
         From `profile` or ``autopipe profile``.
     gpus : int
-        How many equal devices there are, each with ``memory_bytes``; or give a ``cluster``.
+        How many equal devices there are, each with ``memory_bytes``; or give a ``cluster``. A profile that was
+        measured on so many ranks (or neither is given) is planned for their devices and links.
     batch_size : int
         The mini-batch, in samples.
     memory_bytes : int, optional
@@ -203,9 +204,13 @@ def partition(
     from autopipe.planner import plan
 
     document = profile if isinstance(profile, Profile) else load(profile, Profile)
-    if (gpus is None) == (cluster is None):
+    if (gpus is not None and cluster is not None) or (gpus is None and cluster is None and not document.ranks):
         raise InputError("say which devices there are: pass gpus=8, or a cluster, and not both.")
-    if cluster is None:
+    if cluster is None and document.ranks and gpus in (None, len(document.ranks)):
+        from autopipe.hardware.profiled import measured_cluster
+
+        cluster = measured_cluster(document, memory_bytes=memory_bytes)
+    elif cluster is None:
         from autopipe.hardware.cluster import Link
 
         assert gpus is not None
@@ -269,7 +274,7 @@ def pipeline(
     """Return ``model`` as a `Pipeline` that is ready to train.
 
     With ``plan`` the model is built as planned and never run. Without, it is recorded and profiled on the
-    first rank's device, planned there, and the plan is given to all ranks.
+    device of every rank, planned for these devices and their links, and the plan is given to all ranks.
 
     Parameters
     ----------
@@ -319,7 +324,7 @@ def pipeline(
         If the model, plan or arguments cannot be used.
     """
     from autopipe.costs.planned import planned_edges, planned_stages
-    from autopipe.executor.launch import broadcast, join_group, local_devices, under_torchrun
+    from autopipe.executor.launch import join_group, local_devices, under_torchrun
     from autopipe.executor.pipeline import Layout, Pipeline
     from autopipe.planner.refine import refined
     from autopipe.recorder import rebuild
@@ -327,8 +332,7 @@ def pipeline(
     from autopipe.stages.materialise import filling
 
     distributed = under_torchrun()
-    if distributed:
-        join_group()
+    own = join_group() if distributed else None
     if plan is None:
         if example is None:
             raise InputError(
@@ -336,28 +340,31 @@ def pipeline(
                 "batch, or a plan from autopipe partition."
             )
 
-        def make(gpus: int) -> Plan:
-            def measured(opened: Sequence[str]) -> Profile:
-                return profile(
-                    model,
-                    example,
-                    target=target,
-                    loss_fn=loss_fn,
-                    optimizer=optimizer,
-                    budget_s=budget_s,
-                    leaf=leaf,
-                    granularity=granularity,
-                    specialise=specialise,
-                    opened=opened,
-                )
+        def alone(opened: Sequence[str], inputs: Any = example, wanted: Any = target) -> Profile:
+            return profile(
+                model,
+                inputs,
+                target=wanted,
+                loss_fn=loss_fn,
+                optimizer=optimizer,
+                budget_s=budget_s,
+                leaf=leaf,
+                granularity=granularity,
+                specialise=specialise,
+                opened=opened,
+            )
 
+        def make(measured: Callable[[Sequence[str]], Profile], gpus: int) -> Plan:
             def planned(document: Profile) -> Plan:
                 batch = batch_size if batch_size is not None else _samples(example)
                 return partition(document, gpus=gpus, batch_size=batch, memory_bytes=memory_bytes)
 
             return refined(measured, planned) if granularity is not None else planned(measured(()))
 
-        plan = broadcast(make, Plan) if distributed else make(len(local_devices(devices, ranks)))
+        if own is None:
+            plan = make(alone, len(local_devices(devices, ranks)))
+        else:
+            plan = _measured_by_all(alone, make, model, (example, target), own)
     document = plan if isinstance(plan, Plan) else load(plan, Plan)
     graph = _graph_of(document)
     layout = Layout(
@@ -391,6 +398,28 @@ def pipeline(
         compilation=Compilation(per=compile, options=compile_options or {}) if compile is not None else None,
         materialise=filling(model, weights=weights, initialise=initialise),
     )
+
+
+def _measured_by_all(
+    alone: Callable[..., Profile],
+    make: Callable[[Callable[[Sequence[str]], Profile], int], Plan],
+    model: nn.Module,
+    data: tuple[Any, Any],
+    device: torch.device,
+) -> Plan:
+    """Return the plan that the first rank makes while every rank measures its own device."""
+    import torch.distributed as dist
+
+    from autopipe.executor.launch import broadcast
+    from autopipe.profiler.ranks import follow, lead, measure_ranks, moved
+
+    def measured(opened: Sequence[str]) -> Profile:
+        with moved(model, data, device) as (example, target):
+            return measure_ranks(lambda: alone(opened, example, target), device)
+
+    if dist.get_rank() > 0:
+        follow(measured)
+    return broadcast(lambda gpus: lead(measured, lambda led: make(led, gpus)), Plan)
 
 
 def arguments(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:

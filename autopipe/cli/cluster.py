@@ -7,6 +7,7 @@ from autopipe.documents.files import load
 from autopipe.documents.profile import Profile
 from autopipe.errors import InputError
 from autopipe.hardware.cluster import Cluster, Link
+from autopipe.hardware.profiled import measured_cluster
 from autopipe.hardware.short_form import parse_cluster
 
 
@@ -21,6 +22,8 @@ def cluster_of(
 ) -> Cluster:
     """Return the cluster that is asked for: from a file, a line, or a number of devices like the profiled one.
 
+    A profile of several ranks holds their devices and links, and is planned for them if nothing else is said.
+
     Raises
     ------
     UsageError
@@ -30,7 +33,9 @@ def cluster_of(
     DocumentError
         If the file is damaged.
     """
-    if cluster is None:
+    if cluster is None and profile.ranks and gpus in (None, len(profile.ranks)):
+        found = measured_cluster(profile)
+    elif cluster is None:
         if gpus is None:
             raise click.UsageError("nothing says which devices there are: add --gpus or --cluster.")
         link = Link(latency_ns=profile.link_latency_ns, bytes_per_s=profile.link_bytes_per_s)

@@ -89,7 +89,8 @@ def command(
             screen=screen,
         )
         return
-    if (gpus is None and cluster is None) or batch is None:
+    is_model = not Path(source).is_file()
+    if (is_model and gpus is None and cluster is None) or batch is None:
         raise click.UsageError(
             "a profile or model is planned for some devices and a batch: add --gpus or --cluster, and --batch."
         )

@@ -1,5 +1,6 @@
 """``autopipe profile`` measures time and memory of every layer of a model."""
 
+import os
 from typing import Any
 
 import click
@@ -38,10 +39,14 @@ def command(
 ) -> None:
     """Measure time and memory of every layer of MODEL on the device at hand.
 
+    Under torchrun every rank measures its own device and its links to the others, and the first one writes.
+
     MODEL is package.module:factory or path/to/file.py:factory. The factory takes no arguments and returns a
     module, or (module, example, loss_fn).
     """
-    screen = Screen(json=as_json, quiet=quiet)
+    # Under torchrun all ranks measure, and the first one speaks.
+    is_first = os.environ.get("RANK", "0") == "0"
+    screen = Screen(json=as_json, quiet=quiet or not is_first)
     with screen.foreign_code():
         subject = prepare(model, **options)
     profile = measure(
@@ -54,6 +59,9 @@ def command(
         granularity=granularity,
         specialise=specialise,
     )
+
+    if not is_first:
+        return
 
     from autopipe.reporting.profile_table import profile_report
 

@@ -146,10 +146,12 @@ def measure(
     granularity: int | None = None,
     specialise: bool = False,
 ) -> Profile:
-    """Return the profile of ``subject``, with a progress bar on a terminal."""
+    """Return the profile of ``subject``, with a progress bar on a terminal; under torchrun, of every rank's device."""
     from autopipe.cli.model import guarded
+    from autopipe.executor.launch import join_group, under_torchrun
     from autopipe.profiler import estimate
     from autopipe.profiler import measure as measure_model
+    from autopipe.profiler.ranks import measure_ranks
     from autopipe.recorder import record
 
     if subject.note is not None:
@@ -175,25 +177,34 @@ def measure(
                 progress=progress,
                 recording=recording,
             )
-        return measure_model(
-            subject.model,
-            subject.args,
-            subject.kwargs,
-            target=subject.target,
-            loss_fn=subject.loss_fn,
-            micro_batches=micro_batches,
-            optimizer=optimizer,
-            budget_s=budget,
-            progress=progress,
-            recording=recording,
-        )
+
+        def own() -> Profile:
+            return measure_model(
+                subject.model,
+                subject.args,
+                subject.kwargs,
+                target=subject.target,
+                loss_fn=subject.loss_fn,
+                micro_batches=micro_batches,
+                optimizer=optimizer,
+                budget_s=budget,
+                progress=progress,
+                recording=recording,
+            )
+
+        if not under_torchrun():
+            return own()
+        return measure_ranks(own, join_group())
 
 
 def _device(name: str | None) -> Any:
     import torch
 
     from autopipe.errors import InputError
+    from autopipe.executor.launch import join_group, under_torchrun
 
+    if name is None and under_torchrun():
+        return join_group()
     if name is None:
         return torch.accelerator.current_accelerator() if torch.accelerator.is_available() else torch.device("cpu")
     try:

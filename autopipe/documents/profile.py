@@ -113,13 +113,36 @@ class WholeStep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     layers_ns: int
 
 
+class ProfiledRank(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The device of one rank: its memory, the machine it is in, and its speed beside the first rank's.
+
+    ``step_ns`` is the sum of its own layers and loss at the largest micro-batch size.
+    """
+
+    device: str
+    memory_bytes: int | None = None
+    node: int = 0
+    step_ns: int = 0
+    speed: float = 1.0
+
+
+class ProfiledLink(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The measured way between two ranks, in either direction."""
+
+    source: int
+    target: int
+    latency_ns: int
+    bytes_per_s: int
+
+
 class Profile(Document, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="autopipe.profile"):
     """Time and memory of every layer of a model on one device.
 
     ``micro_batches`` are the profiled sizes in samples, ascending; every ``costs`` and ``bytes`` tuple is
     aligned with it. ``loss`` is the cost of the loss function, part of whichever stage is last.
     ``link_latency_ns`` and ``link_bytes_per_s`` describe the link between neighbouring ranks. ``work`` is what
-    the layers ask of a device, from which times can be told for another one.
+    the layers ask of a device, from which times can be told for another one. Where several ranks were measured,
+    costs are the first one's, and ``ranks`` and ``links`` say how the others stand beside it.
     """
 
     model: str
@@ -141,6 +164,8 @@ class Profile(Document, frozen=True, kw_only=True, forbid_unknown_fields=True, t
     whole: tuple[WholeStep, ...] = ()
     link_latency_ns: int | None = None
     link_bytes_per_s: int | None = None
+    ranks: tuple[ProfiledRank, ...] = ()
+    links: tuple[ProfiledLink, ...] = ()
     work: tuple[LayerWork, ...] = ()
     graph_fingerprint: str
     graph: Graph | None = None

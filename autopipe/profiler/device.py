@@ -1,5 +1,6 @@
 """The device that a model is measured on: which it is, its name and its memory."""
 
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -48,10 +49,17 @@ def device_name(device: torch.device) -> str:
 
 
 def device_memory(device: torch.device) -> int | None:
-    """Return the bytes of memory that an accelerator has; None for a CPU, whose memory ranks share."""
+    """Return the bytes of memory that this process may have on ``device``.
+
+    For an accelerator its memory, or the share of it that the process was given; for a CPU, whose memory ranks
+    share, the limit of the process (``ulimit -d``), None where there is none.
+    """
     if device.type in ("cuda", "xpu"):
-        return int(getattr(torch, device.type).get_device_properties(device).total_memory)
-    return None
+        total = getattr(torch, device.type).get_device_properties(device).total_memory
+        share = getattr(getattr(torch, device.type), "get_per_process_memory_fraction", None)
+        return int(total if share is None else total * share(device))
+    limit, _ = resource.getrlimit(resource.RLIMIT_DATA)
+    return None if limit == resource.RLIM_INFINITY else limit
 
 
 def _processor() -> str:

@@ -190,7 +190,9 @@ class Ledger:
                 if name is not None:
                     with self.graph.inserting_after(call):
                         node = self.graph.call_module(f"{ATTRIBUTES}.{inner}.{name}", (call,))
-                    node.meta[NOTE] = describe(dataclasses.replace(note_of(call), writes=frozenset(), draws=False), tensor)
+                    node.meta[NOTE] = describe(
+                        dataclasses.replace(note_of(call), writes=frozenset(), draws=False), tensor
+                    )
                     self._alive.append(tensor)
                     self._makers.setdefault(id(tensor), []).append(node)
                     return node
