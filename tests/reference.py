@@ -42,11 +42,11 @@ def exempt(
     names |= {name for name, layers in graph.tied().items() if len({owner[layer] for layer in layers}) > 1}
     reads: Counter[str] = Counter()
     for node in graph.nodes:
-        # A module that is called whole may read its input in several places; torch's own read it once.
+        # A module that is called whole may read its input in several places; torch's own simple ones read it once.
         called = module.get_submodule(node.target) if module is not None and node.op == "call_module" else None
-        several = called is not None and not type(called).__module__.startswith("torch.nn")
+        simple = called is None or (type(called).__module__.startswith("torch.nn") and not list(called.children()))
         for name in _references((node.arguments, node.keywords)):
-            reads[name] += 2 if several else 1
+            reads[name] += 1 if simple else 2
     for value in graph.values:
         readers = {owner[layer] for layer in value.consumers}
         if value.requires_grad and readers - {owner[value.producer]} and reads[value.name] > 2:

@@ -1,9 +1,11 @@
 """The entry of a stage: received tensors join its autograd graph, and their gradients come out in one place."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import get_gradient_edge
 
 
 class Entry:
@@ -14,11 +16,12 @@ class Entry:
 
     def __init__(self) -> None:
         self.leaves: tuple[Tensor, ...] = ()
+        self._arrived: dict[int, Tensor] = {}
 
     @property
     def gradients(self) -> tuple[Tensor | None, ...]:
         """Their gradients, in order, once the stage's backward has run; None where nothing came back."""
-        return tuple(leaf.grad for leaf in self.leaves)
+        return tuple(self._arrived.get(i, leaf.grad) for i, leaf in enumerate(self.leaves))
 
     def admit(self, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Return tensors over the same memory that require gradients.
@@ -27,4 +30,24 @@ class Entry:
         """
         self.leaves = tuple(tensor.detach().requires_grad_() for tensor in tensors)
         # Autograd takes the result of _unsafe_view for a tensor of its own, with its own version.
-        return tuple(torch.ops.aten._unsafe_view(leaf, leaf.shape) for leaf in self.leaves)
+        entered = [torch.ops.aten._unsafe_view(leaf, leaf.shape) for leaf in self.leaves]
+        for i, leaf in enumerate(self.leaves):
+            # The node lives as long as the graph that now holds it.
+            get_gradient_edge(leaf).node.register_prehook(self._receiver(i))
+            if entered[i].stride() != leaf.stride():
+                # It picks strides of its own along dimensions of one element, and kernels choose by strides.
+                entered[i] = leaf.clone()
+        return tuple(entered)
+
+    def _receiver(self, i: int) -> Callable[[Any], Any]:
+        """Return what takes a gradient as it comes.
+
+        In its ``.grad`` it would be laid out like the leaf, and the next stage's kernels would add in another order.
+        """
+
+        def receive(gradients: tuple[Tensor | None, ...]) -> tuple[None]:
+            if gradients[0] is not None:
+                self._arrived[i] = gradients[0]
+            return (None,)
+
+        return receive

@@ -212,12 +212,9 @@ class Pipeline:
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """Yield the parameters that this process trains, by their original names, each once."""
-        seen: set[str] = set()
-        for rank in self._ranks:
-            for name, parameter in rank.parameters.items():
-                if name not in seen:
-                    seen.add(name)
-                    yield name, parameter
+        for index, rank in enumerate(self._ranks):
+            # Of a parameter tied over threads of one process only the owner's gets the gradient.
+            yield from (rank.parameters if self._threads is None else self._counted(index)).items()
 
     @property
     def device(self) -> torch.device:
