@@ -3,9 +3,10 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.autograd.graph import get_gradient_edge
+
+from autopipe.stages.entered import entered
 
 
 class Entry:
@@ -24,20 +25,16 @@ class Entry:
         return tuple(self._arrived.get(i, leaf.grad) for i, leaf in enumerate(self.leaves))
 
     def admit(self, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """Return tensors over the same memory that require gradients.
+        """Return tensors with the same values and strides that require gradients.
 
         They are neither leaves nor views, so that a stage may begin with an in-place operation.
         """
         self.leaves = tuple(tensor.detach().requires_grad_() for tensor in tensors)
-        # Autograd takes the result of _unsafe_view for a tensor of its own, with its own version.
-        entered = [torch.ops.aten._unsafe_view(leaf, leaf.shape) for leaf in self.leaves]
+        values = tuple(map(entered, self.leaves))
         for i, leaf in enumerate(self.leaves):
             # The node lives as long as the graph that now holds it.
             get_gradient_edge(leaf).node.register_prehook(self._receiver(i))
-            if entered[i].stride() != leaf.stride():
-                # It picks strides of its own along dimensions of one element, and kernels choose by strides.
-                entered[i] = leaf.clone()
-        return tuple(entered)
+        return values
 
     def _receiver(self, i: int) -> Callable[[Any], Any]:
         """Return what takes a gradient as it comes.

@@ -11,6 +11,7 @@ from torch.utils.checkpoint import create_selective_checkpoint_contexts
 
 from autopipe.errors import InputError
 from autopipe.stages.autocast import autocast_state
+from autopipe.stages.entered import entered
 from autopipe.stages.segment import Segment, insert_segments
 
 Policy = Callable[..., Any] | Sequence[Any]
@@ -189,7 +190,7 @@ def _entered(value: Any, needs_gradient: bool) -> Any:
         return value
     leaf = value.detach().requires_grad_()
     with torch.enable_grad():
-        return torch.ops.aten._unsafe_view(leaf, leaf.shape)
+        return entered(leaf)
 
 
 def _as_is(tensor: Tensor) -> Tensor:
