@@ -50,6 +50,9 @@ def command(
 
     MODEL is package.module:factory or path/to/file.py:factory. The factory takes no arguments and returns a
     module, or (module, example, loss_fn).
+
+    \b
+    autopipe capture mypkg.model:build --input 8x1024:int64 --graph layers.svg
     """
     screen = Screen(json=as_json, quiet=quiet)
     with screen.foreign_code():

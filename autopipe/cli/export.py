@@ -30,7 +30,7 @@ TARGETS = ("torch", "torchtitan", "megatron", "deepspeed", "accelerate", "transf
 def command(
     plan_file: str, target: str, profile_file: str | None, model: str | None, output: str | None, quiet: bool
 ) -> None:
-    r"""Write PLAN, a file that `autopipe partition` wrote, in the words of another runtime.
+    """Write PLAN, a file that `autopipe partition` wrote, in the words of another runtime.
 
     Files go to stdout, or into a folder with -o; what the runtime cannot express is said on stderr.
 

@@ -15,19 +15,31 @@ class Entry(NamedTuple):
     summary: str
 
 
-COMMANDS = (
-    ("capture", Entry("autopipe.cli.capture", "Record a model and show its layers and legal cuts.")),
-    ("profile", Entry("autopipe.cli.profile", "Measure time and memory of every layer of a model.")),
-    ("partition", Entry("autopipe.cli.partition", "Plan stages, micro-batches and schedule for a number of GPUs.")),
-    ("simulate", Entry("autopipe.cli.simulate", "Show the predicted timeline of a plan.")),
-    ("report", Entry("autopipe.cli.report", "Write a plan as one page for the browser.")),
-    ("export", Entry("autopipe.cli.export", "Write a plan for another runtime.")),
-    ("schedule", Entry("autopipe.cli.schedule", "Draw a schedule as a grid.")),
-    ("verify", Entry("autopipe.cli.verify", "Compare a pipeline's gradients with the plain model's.")),
-    ("bench", Entry("autopipe.cli.bench.command", "Run a plan on this machine, predicted beside measured.")),
-    ("doctor", Entry("autopipe.cli.doctor.command", "Look for what would keep training from working here.")),
-    ("demo", Entry("autopipe.cli.demo.command", "Train a small GPT on two local processes, from profile to proof.")),
-)
+SECTIONS = {
+    "From model to plan": (
+        ("capture", Entry("autopipe.cli.capture", "Record a model and show its layers and legal cuts.")),
+        ("profile", Entry("autopipe.cli.profile", "Measure time and memory of every layer of a model.")),
+        ("partition", Entry("autopipe.cli.partition", "Plan stages, micro-batches and schedule for a number of GPUs.")),
+    ),
+    "See a plan": (
+        ("simulate", Entry("autopipe.cli.simulate", "Show the predicted timeline of a plan.")),
+        ("report", Entry("autopipe.cli.report", "Write a plan as one page for the browser.")),
+        ("schedule", Entry("autopipe.cli.schedule", "Draw a schedule as a grid.")),
+    ),
+    "Run it": (
+        ("verify", Entry("autopipe.cli.verify", "Compare a pipeline's gradients with the plain model's.")),
+        ("bench", Entry("autopipe.cli.bench.command", "Run a plan on this machine, predicted beside measured.")),
+        ("export", Entry("autopipe.cli.export", "Write a plan for another runtime.")),
+    ),
+    "This machine": (
+        ("doctor", Entry("autopipe.cli.doctor.command", "Look for what would keep training from working here.")),
+        (
+            "demo",
+            Entry("autopipe.cli.demo.command", "Train a small GPT on two local processes, from profile to proof."),
+        ),
+    ),
+}
+COMMANDS = tuple(entry for section in SECTIONS.values() for entry in section)
 
 
 class LazyGroup(click.Group):
@@ -47,18 +59,27 @@ class LazyGroup(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the list of commands without loading them."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, entry.summary) for name, entry in COMMANDS])
+        for section, entries in SECTIONS.items():
+            with formatter.section(section):
+                formatter.write_dl([(name, entry.summary) for name, entry in entries])
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="autopipe")
 @click.option("--traceback", is_flag=True, help="Show where an error was raised (write it before the command).")
-def autopipe(traceback: bool) -> None:
-    r"""Train an ordinary PyTorch model as a pipeline over several devices.
+@click.pass_context
+def autopipe(context: click.Context, traceback: bool) -> None:
+    """Train an ordinary PyTorch model as a pipeline over several devices.
 
     \b
     autopipe profile mypkg.model:build --input 8x1024:int64 -o profile.json
     autopipe partition profile.json --gpus 8 --batch 256 -o plan.json
     autopipe simulate plan.json
+
+    Options that are always the same can stand in autopipe.toml, or in pyproject.toml under [tool.autopipe], a table
+    for each command; what is written on the command line wins.
     """
+    from autopipe.cli.settings import defaults
+
+    if context.invoked_subcommand is not None:
+        context.default_map = defaults(context.invoked_subcommand, context)

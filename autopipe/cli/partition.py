@@ -70,6 +70,10 @@ def command(
     PROFILE_OR_MODEL is a file that `autopipe profile` wrote, or MODEL as there, which is profiled first with
     the options from --input to --budget. With --format it is another planner's graph, which is cut into the
     convex stages with the least bottleneck; devices and memory are then by default the file's.
+
+    \b
+    autopipe partition profile.json --gpus 8 --batch 256 -o plan.json
+    autopipe partition profile.json --gpus 8 --batch 256 --memory 24GiB --micro-batch 4
     """
     screen = Screen(json=as_json, quiet=quiet)
     if format_ is not None:

@@ -19,7 +19,7 @@ from autopipe.errors import InputError
 @click.option("-o", "--output", default="report.html", show_default=True, type=click.Path(dir_okay=False))
 @click.option("--quiet", "-q", is_flag=True, help="Errors only.")
 def command(plan_file: str, timeline_file: str | None, profile_file: str | None, output: str, quiet: bool) -> None:
-    r"""Write PLAN, and beside it the measured TIMELINE of a step, as one self-contained page.
+    """Write PLAN, and beside it the measured TIMELINE of a step, as one self-contained page.
 
     \b
     autopipe report plan.json -o report.html

@@ -36,7 +36,7 @@ def command(
     as_json: bool,
     quiet: bool,
 ) -> None:
-    r"""Show the predicted timeline of PLAN, a file that `autopipe partition` wrote, or ask about a schedule.
+    """Show the predicted timeline of PLAN, a file that `autopipe partition` wrote, or ask about a schedule.
 
     \b
     autopipe simulate plan.json

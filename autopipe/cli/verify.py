@@ -25,7 +25,7 @@ SHOWN = 12
 @subject_options
 @click.option("--quiet", "-q", is_flag=True, help="Errors only.")
 def command(model: str, plan_file: str, quiet: bool, optimizer: str, budget: float, **options: Any) -> None:
-    r"""Train one step of MODEL as PLAN says, in threads of this process, and compare it with the plain model.
+    """Train one step of MODEL as PLAN says, in threads of this process, and compare it with the plain model.
 
     Loss and every gradient must be equal bit for bit, except in sums whose order a pipeline must change. Exit code 1 if
     one is not.

@@ -1,16 +1,21 @@
 """Closed sets of a graph: with a group, all that comes before it. A boundary between stages is one of them."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
-from scipy.sparse import csr_matrix, hstack, vstack
 
 from autopipe.planner.dag import Floats
 from autopipe.planner.dag_contraction import Contraction
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_matrix
 
 BLOCK = 4096
 Members = npt.NDArray[np.uint8]
@@ -44,6 +49,8 @@ class ClosedSets:
     @cached_property
     def last_groups(self) -> tuple[npt.NDArray[np.int64], ...]:
         """By set, the groups without a successor in it: another closed set holds them only if it holds the set."""
+        from scipy.sparse import csr_matrix
+
         size = self.contraction.size
         rows, columns = np.array(self.contraction.edges, dtype=np.int64).reshape(-1, 2).T
         followers = csr_matrix((np.ones(len(rows), dtype=np.int32), (columns, rows)), shape=(size, size))
@@ -61,6 +68,8 @@ class ClosedSets:
         A net that is open at both boundaries of a stage is counted twice: once too often where the stage holds
         one of its groups, and twice where it holds none, that is where both sets hold equally many.
         """
+        from scipy.sparse import csr_matrix, hstack
+
         counts = self.counts.tocsr()
         seconds = np.array([net_s for _, net_s in self.contraction.nets])
         sizes = np.array([len(ends) for ends, _ in self.contraction.nets])
@@ -142,6 +151,8 @@ def describe(contraction: Contraction, members: Members) -> ClosedSets:
 
 def _counts(contraction: Contraction, members: Members) -> csr_matrix:
     """Return how many groups of each net a set holds, where it holds some and not all; shape (sets, nets)."""
+    from scipy.sparse import csr_matrix, vstack
+
     pairs = [(net, group) for net, (ends, _) in enumerate(contraction.nets) for group in ends]
     nets, groups = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
     shape = (contraction.size, len(contraction.nets))

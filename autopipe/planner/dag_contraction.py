@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from scipy.sparse import coo_matrix
-from scipy.sparse.csgraph import connected_components
 
 from autopipe.planner.dag import Dag, Floats, topological_order
 
@@ -75,6 +73,9 @@ def contract(contraction: Contraction, together: Iterable[Sequence[int]]) -> Con
 
     What lies on a path between two members joins them: a stage is convex.
     """
+    from scipy.sparse import coo_matrix
+    from scipy.sparse.csgraph import connected_components
+
     size = contraction.size
     links = [(first, other) for members in together for first, other in _both_ways(members)]
     rows, columns = np.array([*contraction.edges, *links], dtype=np.int64).reshape(-1, 2).T

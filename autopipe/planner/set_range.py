@@ -5,8 +5,6 @@ from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
-from scipy.sparse import csr_matrix
-from scipy.sparse.csgraph import breadth_first_order, maximum_flow
 
 from autopipe.planner.dag import Booleans, Floats
 from autopipe.planner.dag_contraction import Contraction
@@ -120,6 +118,9 @@ class Cuts:
         A minimum cut: what is on the source's side is in the set, and what a group needs is uncuttably tied to
         it (Picard, "Maximal closure of a graph", 1976). Capacities are whole numbers, which is the error.
         """
+        from scipy.sparse import csr_matrix
+        from scipy.sparse.csgraph import breadth_first_order, maximum_flow
+
         free = np.flatnonzero(~inside & ~outside)
         if not len(free):
             return inside.copy(), 0.0

@@ -79,7 +79,7 @@ def test_an_unknown_command_is_a_usage_error(capsys: pytest.CaptureFixture[str])
 def test_no_command_prints_the_help(capsys: pytest.CaptureFixture[str]) -> None:
     run([])
     printed = capsys.readouterr()
-    assert "Commands:" in printed.out + printed.err
+    assert "From model to plan:" in printed.out + printed.err
 
 
 def test_every_command_of_the_list_exists_and_says_the_same_about_itself() -> None:
@@ -89,3 +89,13 @@ def test_every_command_of_the_list_exists_and_says_the_same_about_itself() -> No
         assert command is not None
         assert command.name == name
         assert command.short_help == entry.summary
+
+
+@pytest.mark.parametrize("name", [name for name, _ in COMMANDS if name != "demo"])
+def test_the_help_of_every_command_has_an_example_on_a_line_of_its_own(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run([name, "--help"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert any(line.startswith(f"  autopipe {name} ") or line == f"  autopipe {name}" for line in lines)
+    assert "\\b" not in "".join(lines)

@@ -36,7 +36,7 @@ def command(
     budget: float,
     **options: Any,
 ) -> None:
-    r"""Train MODEL as PLAN says on this machine's processors, with made-up data, and compare with the prediction.
+    """Train MODEL as PLAN says on this machine's processors, with made-up data, and compare with the prediction.
 
     The prediction holds for the device that was profiled: measured times agree where that is this machine, with a
     processor of its own for every rank.

@@ -24,7 +24,7 @@ REACH = "set GLOO_SOCKET_IFNAME to an interface that `ip link` shows, and let lo
 @click.option("--no-links", is_flag=True, help="Do not try a message between two processes.")
 @click.option("--json", "as_json", is_flag=True, help="The findings alone on stdout.")
 def command(no_links: bool, as_json: bool) -> int:
-    r"""Look at torch, backends, devices, solver, limits and links, and say what to mend.
+    """Look at torch, backends, devices, solver, limits and links, and say what to mend.
 
     Under torchrun every rank looks, the ranks compare what they found, and the first one speaks. Exit code 1 where
     something would keep training from working.
