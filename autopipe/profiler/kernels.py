@@ -49,10 +49,10 @@ class GpuKernels(TorchFunctionMode):
             return self._dropout(*args, **kwargs)
         if func is functional.multi_head_attention_forward:
             return self._whole(*args, **kwargs)
-        if func is Tensor.backward:
+        if func in _SWEEPS:
             # What runs inside a torch function is not seen by a mode, and a recomputing backward runs a forward.
             with self:
-                return _backward(*args, **kwargs)
+                return _SWEEPS[func](*args, **kwargs)
         return func(*args, **kwargs)
 
     def _dropout(self, input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
@@ -128,10 +128,6 @@ class GpuKernels(TorchFunctionMode):
         return self._dropout(weights.softmax(-1), dropout_p, dropout_p > 0) @ value
 
 
-def _backward(tensor: Tensor, gradient: Tensor | None = None, **options: Any) -> None:
-    torch.autograd.backward(tensor, gradient, **options)
-
-
 def _flash(query: Tensor, key: Tensor, value: Tensor, dropout_p: float, is_causal: bool, scale: float) -> Tensor:
     size = query.shape[-1]
     padding = -size % FLASH_MULTIPLE
@@ -175,3 +171,16 @@ def _with_names(function: Callable[..., Any], **names: Any) -> Callable[..., Any
     )
     changed.__kwdefaults__ = function.__kwdefaults__
     return changed
+
+
+_backward = _with_names(torch.autograd.backward, has_torch_function=lambda _: False)
+
+
+def _tensor_backward(tensor: Tensor, gradient: Tensor | None = None, **options: Any) -> None:
+    _backward(tensor, gradient, **options)
+
+
+_SWEEPS: dict[Callable[..., Any], Callable[..., Any]] = {
+    Tensor.backward: _tensor_backward,
+    torch.autograd.backward: _backward,
+}

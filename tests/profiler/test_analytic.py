@@ -62,6 +62,8 @@ def test_a_layer_of_gpt3_saves_what_korthikanti_counts(flash: bool) -> None:
     saved = saved_by(profile, range(part, 2 * part))
     assert saved == pytest.approx(34 * s * b * h + (0 if flash else 5 * a * s**2 * b), rel=0.002)
     assert len({layer.group for layer in profile.layers}) == part
+    # Recompute runs the device's operators too, so that every layer can.
+    assert all(layer.costs[0].recompute_ns for layer in profile.layers)
 
 
 @pytest.mark.parametrize("name", JOBS)
