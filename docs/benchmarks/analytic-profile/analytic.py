@@ -13,7 +13,6 @@ from scipy.stats import spearmanr
 
 from autopipe.documents.files import load
 from autopipe.documents.profile import Profile
-from autopipe.hardware.calibration import calibration_of
 from autopipe.hardware.lookup import find_device
 from autopipe.profiler import estimate, measure
 from autopipe.profiler.load import ForeignLoad
@@ -62,7 +61,7 @@ def compared(name: str) -> None:
 
     model, inputs, _ = getattr(models, name)()
     load_before = ForeignLoad()
-    measured = measure(model, (inputs,), micro_batches=(len(inputs),), budget_s=15)
+    measured = measure(model, (inputs,), micro_batches=(len(inputs),), budget_s=8)
     share = load_before.share()
     description = {"base": "a100-80-sxm", "name": "this", "matches": [measured.device], "platform": "cpu"}
     rate = {"value": 60 * 10**9, "source": "assumption: one core"}
@@ -75,10 +74,9 @@ def compared(name: str) -> None:
         path.write_text(json.dumps(description))
         device = find_device(str(path))
     row = [name, f"{share:.1%}"]
-    for calibration in (None, calibration_of(measured, device) if measured.work else None):
-        told = estimate(model, (inputs,), device=device, micro_batches=(len(inputs),), calibration=calibration)
-        times = [[cost.forward_ns + cost.backward_ns for cost in column(profile)] for profile in (told, measured)]
-        row += [f"{spearmanr(*times).statistic:.3f}", f"{sum(times[0]) / sum(times[1]):.2f}"]
+    told = estimate(model, (inputs,), device=device, micro_batches=(len(inputs),))
+    times = [[cost.forward_ns + cost.backward_ns for cost in column(profile)] for profile in (told, measured)]
+    row += [f"{spearmanr(*times).statistic:.3f}", f"{sum(times[0]) / sum(times[1]):.2f}"]
     print("| " + " | ".join(row) + " |", flush=True)
 
 
