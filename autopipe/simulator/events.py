@@ -13,6 +13,7 @@ from autopipe.errors import InputError, ScheduleError
 from autopipe.schedules.action import Op, Schedule
 from autopipe.schedules.check import check
 from autopipe.schedules.comms import Kind, Message, Step, edges_by_stage, rank_steps
+from autopipe.simulator.conditions import IDEAL, Conditions
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,12 +31,14 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     spans: tuple[tuple[Span, ...], ...]
 
 
-def simulate(schedule: Schedule, stages: Sequence[StageCost], edges: Sequence[EdgeCost]) -> Timeline:
+def simulate(
+    schedule: Schedule, stages: Sequence[StageCost], edges: Sequence[EdgeCost], *, conditions: Conditions = IDEAL
+) -> Timeline:
     """Return the predicted timeline of one step of ``schedule``.
 
     Parameters are those of `run`.
     """
-    result = run(schedule, stages, edges)
+    result = run(schedule, stages, edges, conditions=conditions)
     ranks = tuple(
         RankTimeline(
             rank=rank,
@@ -54,7 +57,14 @@ def simulate(schedule: Schedule, stages: Sequence[StageCost], edges: Sequence[Ed
     )
 
 
-def run(schedule: Schedule, stages: Sequence[StageCost], edges: Sequence[EdgeCost], *, with_spans: bool = True) -> Run:
+def run(
+    schedule: Schedule,
+    stages: Sequence[StageCost],
+    edges: Sequence[EdgeCost],
+    *,
+    conditions: Conditions = IDEAL,
+    with_spans: bool = True,
+) -> Run:
     """Return what one step of ``schedule`` comes to.
 
     A rank computes one action at a time, in order. A transfer begins when its send has started, its receive
@@ -68,7 +78,9 @@ def run(schedule: Schedule, stages: Sequence[StageCost], edges: Sequence[EdgeCos
     stages : sequence of StageCost
         By stage index.
     edges : sequence of EdgeCost
-        Between the stages; each ordered pair of ranks has a link of its own.
+        Between the stages.
+    conditions : Conditions
+        The executor's own costs, overlap, and shared connections of machines; by default none of them counts.
     with_spans : bool
         Whether to record every action, wait and transfer.
 
@@ -83,7 +95,7 @@ def run(schedule: Schedule, stages: Sequence[StageCost], edges: Sequence[EdgeCos
     -----
     Events are taken in order of time, then rank: deterministic. O(n log p) for n actions.
     """
-    return _Simulation(schedule, stages, edges, with_spans=with_spans).result()
+    return _Simulation(schedule, stages, edges, conditions, with_spans=with_spans).result()
 
 
 @dataclass
@@ -94,15 +106,24 @@ class _Rank:
     meter: MemoryMeter
     step: Step | None = None
     blocked_since: int = 0
+    sending: Message | None = None
     busy_ns: int = 0
     spans: list[Span] = field(default_factory=list)
 
 
 class _Simulation:
     def __init__(
-        self, schedule: Schedule, stages: Sequence[StageCost], edges: Sequence[EdgeCost], *, with_spans: bool
+        self,
+        schedule: Schedule,
+        stages: Sequence[StageCost],
+        edges: Sequence[EdgeCost],
+        conditions: Conditions,
+        *,
+        with_spans: bool,
     ) -> None:
         self._schedule = schedule
+        self._conditions = conditions
+        self._blocks = conditions.message_ns > 0 or not conditions.overlap
         self._stages = stages
         self._edges = edges
         self._with_spans = with_spans
@@ -111,11 +132,11 @@ class _Simulation:
             _Rank(rank_steps(schedule, near, rank), MemoryMeter(schedule, stages, edges, rank))
             for rank in range(schedule.ranks)
         ]
-        self._durations = _durations(schedule, stages)
+        self._durations = _durations(schedule, stages, conditions.action_ns)
         self._links = {(cost.edge.source, cost.edge.target): (cost.link, cost.forward_bytes) for cost in edges}
         self._links |= {(cost.edge.target, cost.edge.source): (cost.link, cost.backward_bytes) for cost in edges}
         self._offered: set[Message] = set()
-        self._free_at: dict[tuple[int, int], int] = {}
+        self._free_at: dict[tuple[str, int, int], int] = {}
         self._arrivals: tuple[dict[Message, int], dict[Message, int]] = ({}, {})
         self._waiting: dict[Message, list[int]] = {}
         self._events = [(0, rank) for rank in range(schedule.ranks)]
@@ -148,8 +169,11 @@ class _Simulation:
             message = step.message
             if message is None:
                 return self._compute(number, rank, step, now)
-            if step.kind is Kind.POST or step.kind is Kind.SEND:
+            if step.kind is Kind.POST or (step.kind is Kind.SEND and not self._blocks):
                 self._offer(message, now)
+            elif step.kind is Kind.SEND:
+                if self._send_slowly(number, rank, step, message, now):
+                    return 0
             elif not self._has_passed(message, now, number, sender=step.kind is Kind.WAIT_SEND):
                 rank.step, rank.blocked_since = step, now
                 return 0
@@ -166,6 +190,24 @@ class _Simulation:
             rank.spans.append(Span(lane=Lane.COMPUTE, label=str(action), start_ns=now, end_ns=now + duration))
         heapq.heappush(self._events, (now + duration, number))
         return now + duration
+
+    def _send_slowly(self, number: int, rank: _Rank, step: Step, message: Message, now: int) -> bool:
+        """Hold the sender while a message is started, or without overlap until it is on its way; tell if it is held."""
+        if rank.sending is message:
+            rank.sending = None
+            if self._conditions.overlap:
+                self._offer(message, now)
+            return False
+        link, size = self._links[message.source, message.target]
+        held = self._conditions.message_ns
+        if not self._conditions.overlap:
+            self._offer(message, now)
+            held += link.transmit_ns(size)
+        rank.sending, rank.step, rank.blocked_since = message, step, now + held
+        if self._with_spans and held:
+            rank.spans.append(Span(lane=Lane.SEND, label=f"send {message}", start_ns=now, end_ns=now + held))
+        heapq.heappush(self._events, (now + held, number))
+        return True
 
     def _offer(self, message: Message, now: int) -> None:
         """One side has come to the message; the transfer begins when the other has too."""
@@ -192,8 +234,12 @@ class _Simulation:
         link, size = self._links[message.source, message.target]
         ranks = self._schedule.stage_ranks
         pair = ranks[message.source], ranks[message.target]
-        begin = max(now, self._free_at.get(pair, 0))
-        self._free_at[pair] = begin + link.transmit_ns(size)
+        begin = now
+        shared = self._shared(*pair)
+        for way in shared:
+            begin = max(begin, self._free_at.get(way, 0))
+        for way in shared:
+            self._free_at[way] = begin + link.transmit_ns(size)
         arrival = begin + link.transfer_ns(size)
         self._arrivals[0][message] = self._arrivals[1][message] = arrival
         for number in self._waiting.pop(message, ()):
@@ -201,6 +247,14 @@ class _Simulation:
         if self._with_spans and arrival > begin:
             for lane, owner in ((Lane.SEND, pair[0]), (Lane.RECEIVE, pair[1])):
                 self._ranks[owner].spans.append(Span(lane=lane, label=str(message), start_ns=begin, end_ns=arrival))
+
+    def _shared(self, source: int, target: int) -> tuple[tuple[str, int, int], ...]:
+        """Return what a transfer between two ranks occupies: their link, and between machines what these share."""
+        link = ("link", source, target)
+        nodes = self._conditions.nodes
+        if not nodes or nodes[source] == nodes[target]:
+            return (link,)
+        return link, ("out of", nodes[source], 0), ("into", nodes[target], 0)
 
     def _finish(self, number: int, makespan: int) -> int:
         """Add what follows the last action on one rank and return when it ends."""
@@ -223,7 +277,7 @@ class _Simulation:
         return end
 
 
-def _durations(schedule: Schedule, stages: Sequence[StageCost]) -> tuple[dict[Op, int], ...]:
+def _durations(schedule: Schedule, stages: Sequence[StageCost], action_ns: int) -> tuple[dict[Op, int], ...]:
     parts = {Op.INPUT_GRAD, Op.WEIGHT_GRAD}
     split = {action.stage for row in schedule.actions for action in row if action.op in parts}
     for index in sorted(split):
@@ -234,10 +288,10 @@ def _durations(schedule: Schedule, stages: Sequence[StageCost]) -> tuple[dict[Op
             )
     return tuple(
         {
-            Op.FORWARD: stage.forward_ns,
-            Op.BACKWARD: stage.backward_ns,
-            Op.INPUT_GRAD: stage.input_grad_ns or 0,
-            Op.WEIGHT_GRAD: stage.weight_grad_ns or 0,
+            Op.FORWARD: stage.forward_ns + action_ns,
+            Op.BACKWARD: stage.backward_ns + action_ns,
+            Op.INPUT_GRAD: (stage.input_grad_ns or 0) + action_ns,
+            Op.WEIGHT_GRAD: (stage.weight_grad_ns or 0) + action_ns,
         }
         for stage in stages
     )

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Iterator, Sequence
+from itertools import product
 
 import msgspec
 
@@ -14,6 +15,8 @@ from autopipe.simulator.events import run
 
 SAMPLES = 4
 NOISE = 0.1
+HELD_SHARES = (0.5, 0.75, 1, 1.25, 1.5, 2, 3)
+MOST_EXTRA = 8
 
 
 def fit(
@@ -28,7 +31,7 @@ def fit(
     """Return the schedule with the shortest simulated step among those that keep within limits and memory.
 
     Candidates are all named schedules with this placement, and what the list scheduler makes of the costs with
-    every degree of running ahead. Of those that are at least as fast as the best named one, that wins whose step
+    several degrees of running ahead. Of those that are at least as fast as the best named one, that wins whose step
     is shortest on the mean over times perturbed by up to 10 %, so that a plan does not hang on a nanosecond; of
     equally short ones, that which holds least.
 
@@ -113,22 +116,33 @@ def _fitted(
         )
         for stage, cost in enumerate(stages)
     ]
+    orders = tuple(product((True, False), repeat=2)) if virtual > 1 else ((True, True),)
     for split in (False, True) if splits else (False,):
-        for extra in range(ranks + 1):
-            for deepest_first in (True, False) if virtual > 1 else (True,):
-                ahead = [virtual * (ranks - rank) + extra for rank in range(ranks)]
+        for held, ahead in _degrees(virtual, ranks, limits):
+            for deepest_first, reserve in orders:
                 try:
                     yield fitted(
                         stage_ranks,
                         micro_batches,
                         times,
-                        limits=limits,
+                        limits=held,
                         ahead=ahead,
                         split=split,
                         deepest_first=deepest_first,
+                        reserve=reserve,
                     )
                 except InputError:
                     continue  # this degree of running ahead gets stuck within the limits
+
+
+def _degrees(
+    virtual: int, ranks: int, limits: Sequence[int]
+) -> Iterator[tuple[tuple[int, ...], tuple[int, ...] | None]]:
+    """Yield how far ranks may run ahead: by what they hold, or by 1F1B's warm-up and some more."""
+    caps = {max(virtual, round(share * virtual * ranks)) for share in HELD_SHARES}
+    yield from ((held, None) for held in sorted({tuple(min(limit, cap) for limit in limits) for cap in caps}))
+    for extra in range(min(ranks, MOST_EXTRA) + 1):
+        yield tuple(limits), tuple(virtual * (ranks - rank) + extra for rank in range(ranks))
 
 
 def _fitting(stages: Sequence[StageCost], stage_ranks: Sequence[int], rank: int, memory_bytes: int | None) -> int:

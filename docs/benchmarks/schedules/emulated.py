@@ -24,7 +24,13 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch import Tensor, nn
-from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B
+from torch.distributed.pipelining import (
+    PipelineStage,
+    Schedule1F1B,
+    ScheduleGPipe,
+    ScheduleInterleaved1F1B,
+    ScheduleInterleavedZeroBubble,
+)
 from torch.distributed.pipelining.schedules import ScheduleZBVZeroBubble
 
 from autopipe.costs.stages import EdgeCost, StageCost
@@ -52,8 +58,10 @@ SCHEDULES = {
     "gpipe": ScheduleGPipe,
     "1f1b": Schedule1F1B,
     "interleaved": ScheduleInterleaved1F1B,
+    "zb-h1": ScheduleInterleavedZeroBubble,
     "zb-v": ScheduleZBVZeroBubble,
 }
+SEVERAL_STAGES = ("interleaved", "zb-h1", "zb-v")  # those of torch that take a list of stages
 
 
 class _Forward(torch.autograd.Function):
@@ -231,7 +239,7 @@ def theirs(name: str, rank: int, options: argparse.Namespace) -> tuple[dict[int,
     count = len(placement_of(name, options))
     stages = [PipelineStage(device, index, count, torch.device("cpu")) for index, device in held.items()]
     base, _ = _parsed(name)
-    given = stages if base in VIRTUAL else stages[0]
+    given = stages if base in SEVERAL_STAGES else stages[0]
     schedule = SCHEDULES[base](given, options.micro_batches, loss_fn=loss)  # type: ignore[abstract]
 
     def step(x: Tensor, y: Tensor) -> None:
