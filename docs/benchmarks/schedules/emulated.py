@@ -212,6 +212,7 @@ def ours(name: str, rank: int, options: argparse.Namespace) -> tuple[dict[int, D
     ]
     hops = {(ranks_of[s], ranks_of[s + 1]) for s in range(count - 1)}
     pairs = {pair for a, b in hops if a != b for pair in ((a, b), (b, a))}
+    endpoint = DistributedEndpoint(torch.device("cpu"), pairs)
     seeds = Seeds(torch.device("cpu"), contextlib.nullcontext())
     schedule = schedule_of(name, options, hop_ns=HOP_NS)
     runtime = Runtime(
@@ -222,8 +223,8 @@ def ours(name: str, rank: int, options: argparse.Namespace) -> tuple[dict[int, D
         schedule=lambda _: schedule,
         forward_schedule=lambda m: forward_only(ranks_of, m),
         micro_batches=options.micro_batches,
-        endpoint=DistributedEndpoint(torch.device("cpu"), pairs),
-        ending=Ending(torch.device("cpu"), loss, Shares(Reduction.MEAN, total=float), seeds),
+        endpoint=endpoint,
+        ending=Ending(endpoint, loss, Shares(Reduction.MEAN, total=float), seeds),
         seeds=seeds,
     )
 
