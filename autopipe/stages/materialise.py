@@ -1,5 +1,6 @@
 """A model on the meta device gets memory and values only for what this process holds."""
 
+import gc
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -150,7 +151,12 @@ def _children_first(module: nn.Module) -> Iterator[nn.Module]:
 
 
 def _let_go_of_weights(model: nn.Module) -> None:
-    """Drop the weak references that recurrent modules hold to their weights: torch replaces no tensor that has one."""
+    """Drop what else holds the model's tensors: torch puts memory behind a tensor only where nothing does.
+
+    That are autograd graphs of recording, in cycles that were not collected yet, and the weak references of
+    recurrent modules, which make them anew.
+    """
+    gc.collect()
     for module in model.modules():
         if isinstance(module, nn.RNNBase):
             module._flat_weight_refs = []

@@ -1,0 +1,64 @@
+"""Stages sharded over their replicas by torch's fully_shard train like the plain model."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+
+from autopipe.executor.build import Layout
+from autopipe.executor.pipeline import Pipeline
+from autopipe.executor.sampler import replica_sizes
+from autopipe.recorder import record
+from tests.models import JOBS
+from tests.processes import ProcessPool
+from tests.reference import even_bounds
+
+
+def sharded(rank: int, schedule: str) -> list[str]:
+    job = JOBS["mlp"]
+    torch.manual_seed(0)
+    model = job.build()
+    plain = copy.deepcopy(model)
+    recording = record(model, (job.draw(8)[0],))
+    layout = Layout(
+        bounds=even_bounds(len(recording.graph.layers), 2),
+        stage_ranks=(0, 1),
+        schedule=schedule,
+        micro_batches=4,
+        replicas=2,
+    )
+    pipe = Pipeline(recording.module, recording.graph, layout, loss_fn=job.loss)
+    for module in pipe.modules():
+        fully_shard(module, mesh=pipe.mesh["dp"])
+    optimizers = [torch.optim.AdamW(ps, lr=1e-2) for ps in (pipe.parameters(), plain.parameters())]
+    torch.manual_seed(1)
+    wrong = []
+    for _ in range(3):
+        x, y = job.draw(16)
+        mine = [tensor.split(replica_sizes(16, 2))[pipe.replica] for tensor in (x, y)]
+        loss = pipe.step(mine[0], target=mine[1])
+        wanted = job.loss(plain(x), y)
+        wanted.backward()
+        if not torch.allclose(loss, wanted, rtol=1e-6):
+            wrong.append(f"loss {loss} against {wanted}")
+        norm = pipe.clip_grad_norm_(0.1)
+        if not torch.allclose(norm, nn.utils.clip_grad_norm_(plain.parameters(), 0.1), rtol=1e-5):
+            wrong.append("norm")
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+    theirs = dict(plain.named_parameters())
+    for name, parameter in pipe.named_parameters():
+        assert parameter.to_local().numel() < theirs[name].numel()
+        if not torch.allclose(parameter.full_tensor(), theirs[name], rtol=1e-5, atol=1e-6):
+            wrong.append(name)
+    state = pipe.full_state_dict()
+    wrong += [name for name in theirs if not torch.allclose(state[name], theirs[name], rtol=1e-5, atol=1e-6)]
+    return wrong
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "zb-h1"])
+def test_sharded_stages_train_like_the_plain_model(processes: ProcessPool, schedule: str) -> None:
+    assert processes.run(sharded, 4, schedule) == [[]] * 4
