@@ -13,7 +13,7 @@ from autopipe.executor.outputs import join
 from autopipe.executor.request import Request
 from autopipe.executor.seeds import Seeds
 from autopipe.executor.shares import Shares
-from autopipe.stages.loss import LossFunction, resolve_loss
+from autopipe.stages.loss import LossFunction, check_loss, resolve_loss
 from autopipe.transport.endpoint import Endpoint
 
 
@@ -29,6 +29,7 @@ class Ending:
     """
 
     def __init__(self, endpoint: Endpoint, loss_fn: LossFunction | None, shares: Shares, seeds: Seeds) -> None:
+        check_loss(loss_fn)
         self._device = endpoint.device
         self._replicas = endpoint.replicas
         self._loss_fn = loss_fn

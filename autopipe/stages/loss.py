@@ -3,12 +3,28 @@
 from collections.abc import Callable
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from autopipe.errors import InputError
 
 LossFunction = Callable[..., Tensor]
+
+
+def check_loss(loss_fn: LossFunction | None) -> None:
+    """Check that a loss has no weights of its own: no stage holds them, so no rank would train them.
+
+    Raises
+    ------
+    InputError
+        If it has.
+    """
+    trainable = [n for n, p in loss_fn.named_parameters() if p.requires_grad] if isinstance(loss_fn, nn.Module) else []
+    if trainable:
+        raise InputError(
+            f"the loss {type(loss_fn).__name__} has parameters of its own ({', '.join(trainable)}), which would not be "
+            "trained: make the loss part of the model (a forward that takes the targets and returns the loss)."
+        )
 
 
 def resolve_loss(loss_fn: LossFunction | None, output: Any, target: Any = None) -> Tensor:
