@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -106,11 +107,17 @@ class Layout:
 
 @dataclass(frozen=True, kw_only=True)
 class Rank:
-    """All that one rank runs: its runtime, its parameters by original name, its part in tied gradients."""
+    """All that one rank runs: its runtime, where its parameters stand, by original name, its part in tied gradients."""
 
     runtime: Runtime
-    parameters: dict[str, nn.Parameter]
+    places: dict[str, tuple[nn.Module, str]]
     tied: TiedGradients
+
+    @property
+    def parameters(self) -> dict[str, nn.Parameter]:
+        """The rank's parameters as they are now: `torch.distributed.fsdp.fully_shard` puts others in their places."""
+        found = {name: module._parameters[attribute] for name, (module, attribute) in self.places.items()}
+        return {name: parameter for name, parameter in found.items() if parameter is not None}
 
 
 def check_size(layout: Layout, running: int) -> None:
@@ -219,12 +226,23 @@ def build_rank(
         splits_backward=compilation is None,
         inputs=Inputs(graph.arguments, graph.whole_inputs),
     )
+    if compilation is not None and runtime.has_split_backwards:
+        warnings.warn(
+            f"schedule {layout.schedule} splits backwards, and torch compiles each backward as one: all of it runs in "
+            "the first part, so that idle time is that of 1F1B. Compile no stages, or plan with another schedule.",
+            stacklevel=2,
+        )
     shared = {tie.name: stand_ins.get(tie.name, originals[tie.name]) for tie in ties if endpoint.rank in tie.ranks}
     names = {id(stand_ins.get(name, parameter)): name for name, parameter in originals.items()}
-    own = {names[id(p)]: p for stage in mine for p in stage.module.parameters()}
+    parts = dict.fromkeys(part for stage in mine for part in stage.module.modules())
+    places: dict[str, tuple[nn.Module, str]] = {}
+    for part in parts:
+        for attribute, parameter in part._parameters.items():
+            if parameter is not None:
+                places.setdefault(names[id(parameter)], (part, attribute))
     return Rank(
         runtime=runtime,
-        parameters=own,
+        places=places,
         tied=TiedGradients(ties, shared, endpoint, first_tag=TIE_TAGS),
     )
 

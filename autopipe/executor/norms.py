@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from autopipe.documents.graph import Parameter
+from autopipe.executor.sharded import whole
 from autopipe.transport.endpoint import Endpoint
 
 
@@ -31,9 +32,11 @@ def parameter_norms(
     total = endpoint.open_sum(norms.numel())
     for position, parameter in enumerate(listed):
         gradient = owned[parameter.name].grad if parameter.name in owned else None
-        if gradient is not None:
-            norms[0, position] = torch.linalg.vector_norm(gradient, norm_type)
-            norms[1, position] = 1.0
+        if gradient is None:
+            continue
+        norm = whole(torch.linalg.vector_norm(gradient, norm_type))
+        if endpoint.replica == 0:
+            norms[0, position], norms[1, position] = norm, 1.0
     norms = total.finish(norms.flatten()).view_as(norms)
     dtypes = {getattr(torch, parameter.dtype) for parameter in listed}
     dtype = functools.reduce(torch.promote_types, dtypes)

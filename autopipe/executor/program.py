@@ -19,6 +19,11 @@ class Program:
     peak_in_flight: int
     last_backwards: dict[int, Action]
 
+    @property
+    def has_split_backwards(self) -> bool:
+        """Whether some backward comes in two parts."""
+        return any(action.op is Op.WEIGHT_GRAD for action in self.last_backwards.values())
+
 
 def make_program(schedule: Schedule, edges: Sequence[Edge], rank: int) -> Program:
     """Return the program of ``rank``.

@@ -9,6 +9,7 @@ import msgspec
 import torch
 from torch import Tensor
 from torch.autograd.graph import get_gradient_edge
+from torch.distributed.fsdp import FSDPModule
 
 from autopipe.documents.timeline import Lane, RankTimeline
 from autopipe.errors import InputError, StepError
@@ -21,6 +22,7 @@ from autopipe.executor.program import NO_PROGRAM, Program, ScheduleMaker, make_p
 from autopipe.executor.record import Record
 from autopipe.executor.request import Request
 from autopipe.executor.seeds import Seeds
+from autopipe.executor.sharded import hold_gradients, reduce_gradients
 from autopipe.schedules.action import Action, Op
 from autopipe.schedules.comms import Edge, Kind, Message, Step, edges_by_stage, reads, writes
 from autopipe.stages.boundary import Route
@@ -148,6 +150,11 @@ class Runtime:
             self._run(step, label)
         return self._finish()
 
+    @property
+    def has_split_backwards(self) -> bool:
+        """Whether this rank's schedule splits backwards."""
+        return self._ready(True, self._micro_batches).has_split_backwards
+
     def reset(self) -> None:
         """Forget what was learnt about messages; all ranks call it."""
         self._mail.forget()
@@ -260,8 +267,8 @@ class Runtime:
         if action.op in (Op.BACKWARD, Op.WEIGHT_GRAD):
             for message in reads(Action(Op.FORWARD, action.stage, action.micro_batch), near):
                 self._mail.free(message)
-        if self.means is not None and action == self._program.last_backwards.get(action.stage):
-            self._average(lambda means: means.stage_done(action.stage))
+        if action == self._program.last_backwards.get(action.stage):
+            self._complete(action.stage)
 
     def _act(self, action: Action, received: dict[Message, list[Any] | None]) -> dict[Message, list[Any]]:
         """Compute an action and return what it sends."""
@@ -349,7 +356,10 @@ class Runtime:
             enter.append(torch.ones_like(flight.loss))
         flight.edges, flight.loss = {}, None
         flight.deferred = Deferred([])
-        if action.op is Op.INPUT_GRAD and self._splits_backward and roots:
+        module = self.stages[stage].module
+        hold_gradients(module)
+        splits = self._splits_backward and not isinstance(module, FSDPModule)
+        if action.op is Op.INPUT_GRAD and splits and roots:
             flight.deferred = input_gradients(roots, enter, flight.entry.leaves)
         elif roots:
             torch.autograd.backward(roots, enter)
@@ -369,6 +379,13 @@ class Runtime:
             sentence = f"rank {self.endpoint.rank} failed in {where}{stage}: {str(error).rstrip('.')}"
             self._failure = _Failure(time.time_ns(), sentence)
             self._cause = error
+
+    def _complete(self, stage: int) -> None:
+        """Let the gradients of a stage be averaged over its replicas, after its last backward of the step."""
+        if self.means is not None:
+            self._average(lambda means: means.stage_done(stage))
+        if not self._poisoned:
+            reduce_gradients(self.stages[stage].module)
 
     def _average(self, call: Callable[[GradientMeans], None]) -> None:
         """Let the replicas' gradients be averaged, whether or not this rank has failed: the others wait for it."""

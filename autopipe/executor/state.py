@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from autopipe.documents.graph import Graph
 from autopipe.errors import MismatchError
+from autopipe.executor.sharded import like, whole
 from autopipe.recorder.example import map_tensors
 from autopipe.transport.endpoint import Endpoint
 
@@ -30,15 +31,15 @@ def gather_state(part: Mapping[str, Tensor], graph: Graph, endpoint: Endpoint | 
 
     Without an endpoint ``part`` is the whole already.
     """
-    whole = {name: tensor.detach().cpu() for name, tensor in part.items()}
+    state = {name: whole(tensor.detach()).cpu() for name, tensor in part.items()}
     if endpoint is not None:
         content = io.BytesIO()
         if endpoint.replica == 0:
-            torch.save(whole, content)
+            torch.save(state, content)
         for note in filter(None, endpoint.gather_notes(content.getvalue())):
             for name, tensor in torch.load(io.BytesIO(note), weights_only=True).items():
-                whole.setdefault(name, tensor)
-    return {name: tensor.clone() for name, tensor in whole.items()}
+                state.setdefault(name, tensor)
+    return {name: tensor.clone() for name, tensor in state.items()}
 
 
 def gather_output(output: Any, endpoint: Endpoint) -> Any:
@@ -73,7 +74,7 @@ def load_full(modules: Sequence[nn.Module], graph: Graph, state: Mapping[str, Te
                     f"{name} has shape {tuple(found.shape)} in the state and {tuple(tensor.shape)} in the model: "
                     "load a state of this model."
                 )
-            part[name] = found
+            part[name] = like(tensor, found) if isinstance(tensor, Tensor) else found
         parts.append(part)
     for module, part in zip(modules, parts, strict=True):
         module.load_state_dict(part)
