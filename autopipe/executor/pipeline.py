@@ -410,6 +410,8 @@ class Pipeline:
 
     def _counted(self, index: int) -> dict[str, nn.Parameter]:
         rank = self._ranks[index]
+        if self._threads is not None and rank.runtime.endpoint.replica > 0:
+            return {}
         mine = rank.runtime.endpoint.rank
         owners = {tie.name: tie.owner for tie in rank.tied.ties}
         return {name: p for name, p in rank.parameters.items() if owners.get(name, mine) == mine}
