@@ -3,18 +3,18 @@
 import click
 import msgspec
 
+from autopipe.cli.schedules import ScheduleName, named_or_read
 from autopipe.cli.screen import Screen, screen_options
 from autopipe.documents.files import load, write_whole
 from autopipe.documents.plan import Plan
 from autopipe.errors import InputError
-from autopipe.schedules.named import NAMES
 
 
 @click.command("simulate", short_help="Show the predicted timeline of a plan.")
 @click.argument("plan_file", metavar="[PLAN]", required=False)
 @click.option("-o", "--output", type=click.Path(dir_okay=False), help="Write the timeline here.")
 @click.option("--trace", type=click.Path(dir_okay=False), help="Write a Chrome trace here, for ui.perfetto.dev.")
-@click.option("--schedule", "name", type=click.Choice(NAMES), help="Without PLAN: the schedule to ask about.")
+@click.option("--schedule", "name", type=ScheduleName(), help="Without PLAN: a schedule by name, or a file of one.")
 @click.option("--stages", type=int, help="Its ranks, p.")
 @click.option("--micro-batches", type=int, help="Its micro-batches, m.")
 @click.option("--virtual", type=int, help="Stages on each rank, v.  [default: 2 for zb-v and dualpipe-v, else 1]")
@@ -48,20 +48,19 @@ def command(
             raise click.UsageError("give a PLAN or --schedule, not both.")
         _show(plan_file, output, trace, screen)
         return
-    if name is None or stages is None or micro_batches is None or not times:
-        raise click.UsageError("give a PLAN, or all of --schedule, --stages, --micro-batches and --times.")
+    if name is None or not times:
+        raise click.UsageError("give a PLAN, or --schedule and --times, with --stages and --micro-batches.")
     if output is not None or trace is not None:
         raise click.UsageError("--output and --trace belong to a PLAN.")
-    from autopipe.schedules.named import make
     from autopipe.simulator.quick import quick
 
-    schedule = make(name, stages=stages, micro_batches=micro_batches, virtual=virtual, depth=depth)
+    schedule = named_or_read(name, stages=stages, micro_batches=micro_batches, virtual=virtual, depth=depth)
     answer = quick(schedule, [_parse_times(text) for text in times], hop_ms=hop_ms)
     if as_json:
         click.echo(msgspec.json.encode(answer).decode())
         return
     screen.show(
-        f"{answer.schedule}: {stages} ranks, {answer.stages} stages, {answer.micro_batches} micro-batches.\n"
+        f"{answer.schedule}: {schedule.ranks} ranks, {answer.stages} stages, {answer.micro_batches} micro-batches.\n"
         f"Step {answer.step_ms:.3f} ms, bubble ratio {answer.bubble_ratio:.4f}, utilisation {answer.utilisation:.4f}.\n"
         f"Peak in-flight by rank: {' '.join(map(str, answer.peak_in_flight))}."
     )
@@ -73,6 +72,7 @@ def _show(plan_file: str, output: str | None, trace: str | None, screen: Screen)
 
     from autopipe.planner import simulate_plan
     from autopipe.reporting.chrome_trace import chrome_trace
+    from autopipe.reporting.idle_table import idle_table, path_sentence
     from autopipe.reporting.plan_table import headline, rank_table
     from autopipe.reporting.timeline_text import timeline_text
 
@@ -82,6 +82,9 @@ def _show(plan_file: str, output: str | None, trace: str | None, screen: Screen)
     screen.show(timeline_text(timeline, width=screen.width))
     screen.show()
     screen.show(rank_table(plan))
+    screen.show()
+    screen.show(idle_table(timeline))
+    screen.show(path_sentence(timeline))
     if trace is not None:
         write_whole(chrome_trace(timeline), trace)
         screen.say(f"\nTrace written to {trace}.")

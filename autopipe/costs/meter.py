@@ -18,6 +18,8 @@ class MemoryMeter:
     ----------
     peak_bytes : int
         The most held so far, state included.
+    held_bytes : int
+        What is held while the latest action computes.
     peak_in_flight : int
         The most micro-batches of all its stages forwarded and not yet backwarded.
     """
@@ -33,7 +35,7 @@ class MemoryMeter:
         state = sum(stages[stage].state_bytes for stage, home in enumerate(schedule.stage_ranks) if home == rank)
         self._held = state
         self._in_flight = 0
-        self.peak_bytes = state
+        self.peak_bytes = self.held_bytes = state
         self.peak_in_flight = 0
 
     def observe(self, step: Step) -> None:
@@ -51,7 +53,8 @@ class MemoryMeter:
             self.peak_in_flight = max(self.peak_in_flight, self._in_flight)
         else:
             self._held -= stage.saved_bytes
-        self.peak_bytes = max(self.peak_bytes, self._held + stage.saved_bytes + stage.working_bytes)
+        self.held_bytes = self._held + stage.saved_bytes + stage.working_bytes
+        self.peak_bytes = max(self.peak_bytes, self.held_bytes)
         if op is Op.INPUT_GRAD or (op is Op.FORWARD and self.trains):
             self._held += stage.saved_bytes
         if op is Op.BACKWARD or op is Op.WEIGHT_GRAD or not self.trains:

@@ -18,12 +18,16 @@ class Lane(StrEnum):
 
 
 class Span(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One action on one lane of one rank; ``label`` is its text form, for example ``F0.3``."""
+    """One action on one lane of one rank; ``label`` is its text form, for example ``F0.3``.
+
+    ``held_bytes`` is what the rank holds while it computes, None where it is not known.
+    """
 
     lane: Lane
     label: str
     start_ns: int
     end_ns: int
+    held_bytes: int | None = None
 
 
 class RankTimeline(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -187,7 +187,15 @@ class _Simulation:
         duration = self._durations[action.stage][action.op]
         rank.busy_ns += duration
         if self._with_spans:
-            rank.spans.append(Span(lane=Lane.COMPUTE, label=str(action), start_ns=now, end_ns=now + duration))
+            rank.spans.append(
+                Span(
+                    lane=Lane.COMPUTE,
+                    label=str(action),
+                    start_ns=now,
+                    end_ns=now + duration,
+                    held_bytes=rank.meter.held_bytes,
+                )
+            )
         heapq.heappush(self._events, (now + duration, number))
         return now + duration
 
