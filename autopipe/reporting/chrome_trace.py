@@ -15,7 +15,8 @@ def chrome_trace(timeline: Timeline) -> bytes:
     """Return ``timeline`` in the Trace Event Format: a process for each rank, a thread for each lane.
 
     An arrow leads from the action that makes a message to the one that reads it; counters beside each rank show
-    its micro-batches in flight, and its memory where the timeline knows it. Times are microseconds there, with three decimals, so that no nanosecond is lost.
+    its micro-batches in flight, and its memory where the timeline knows it. Times are microseconds there, with
+    three decimals, so that no nanosecond is lost.
 
     References
     ----------
@@ -62,10 +63,10 @@ def _arrows(timeline: Timeline) -> Iterator[dict[str, Any]]:
     }
     for number, (name, match) in enumerate(messages.items()):
         ops = ("F",) if match[1] == "a" else ("B", "I")
-        ends = [_first(places, ops, f"{stage}.{match[4]}") for stage in (match[2], match[3])]
-        if ends[0] is None or ends[1] is None:
+        maker, reader = (_first(places, ops, f"{stage}.{match[4]}") for stage in (match[2], match[3]))
+        if maker is None or reader is None:
             continue
-        (source, made), (target, read) = ends
+        (source, made), (target, read) = maker, reader
         flow = {"name": name, "cat": "message", "id": number, "tid": list(Lane).index(Lane.COMPUTE)}
         yield {"ph": "s", "pid": source, "ts": (made.end_ns - 1) / 1000, **flow}
         yield {"ph": "f", "bp": "e", "pid": target, "ts": read.start_ns / 1000, **flow}
