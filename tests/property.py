@@ -13,6 +13,7 @@ from torch.nn import functional
 from autopipe.executor.build import Layout
 from autopipe.executor.microbatch import cut, micro_batch_sizes
 from autopipe.executor.pipeline import Pipeline
+from autopipe.executor.sampler import replica_sizes
 from autopipe.executor.seeds import Seeds, seed_draws
 from autopipe.recorder import Recording, rebuild, record
 from autopipe.schedules.named import VIRTUAL, placement
@@ -93,6 +94,7 @@ class Trial:
     dtype: torch.dtype
     optimizer: str
     norm_type: float
+    replicas: int
 
     def layout(self) -> Layout:
         return Layout(
@@ -102,6 +104,7 @@ class Trial:
             micro_batches=self.micro_batches,
             virtual_stages=self.virtual,
             recompute=self.recompute,
+            replicas=self.replicas,
         )
 
 
@@ -131,6 +134,8 @@ def draw_trial(draw: random.Random, recording: Recording, dtype: torch.dtype) ->
         dtype=dtype,
         optimizer=draw.choice(OPTIMIZERS),
         norm_type=draw.choice((2.0, float("inf"))),
+        # In float64, so that the other order in which replicas are summed is told from a wrong number.
+        replicas=draw.choice((1, 2, 3)) if dtype is torch.float64 else 1,
     )
 
 
@@ -149,8 +154,11 @@ def check(seed: int) -> tuple[str, list[str]]:
     trial = draw_trial(draw, recording, dtype)
     plain_model = copy.deepcopy(model)
     exempted = exempt(recording.graph, trial.bounds, trial.layout().stage_ranks, recording.module)
+    if trial.replicas > 1:  # their gradients are added up after those of their micro-batches
+        exempted = {name for name, _ in model.named_parameters()}
     reference, seeds = _seeded(plain_model, recording, seed)
-    pipe = Pipeline(recording.module, recording.graph, trial.layout(), loss_fn=loss_fn, ranks=trial.ranks, seed=seed)
+    ranks = trial.ranks * trial.replicas
+    pipe = Pipeline(recording.module, recording.graph, trial.layout(), loss_fn=loss_fn, ranks=ranks, seed=seed)
     found: list[str] = []
     optimizers = [_optimizer(each, trial, exact=not exempted) for each in (pipe, plain_model)]
     try:
@@ -186,7 +194,7 @@ def _compare_step(
 ) -> list[str]:
     found = []
     loss, wanted = pipe.step(batch[0], target=batch[1]), _plain_step(reference, seeds, batch, trial)
-    if not torch.equal(loss, wanted):
+    if not (torch.equal(loss, wanted) if trial.replicas == 1 else _close(loss, wanted)):
         found.append(f"loss of step {seeds.step}: {loss} instead of {wanted}")
     loose = {"rtol": 2e-2, "atol": 1e-3} if trial.dtype is torch.bfloat16 else {}
     found += [f"gradient of {name} in step {seeds.step}" for name in differences(model, plain, exempted, **loose)]
@@ -198,13 +206,19 @@ def _compare_step(
 
 
 def _plain_step(reference: nn.Module, seeds: Seeds, batch: tuple[Tensor, Tensor], trial: Trial) -> Tensor:
-    sizes = micro_batch_sizes(trial.batch, trial.micro_batches)
+    """Run the micro-batches of all replicas, one after the other; buffers are left as the first replica leaves them."""
     total: Tensor | None = None
-    for i, ((x, y), size) in enumerate(zip(cut(batch, sizes), sizes, strict=True)):
-        seeds.micro_batch = i
-        loss = loss_fn(reference(x), y) * (size / trial.batch)
-        loss.backward()
-        total = loss.detach() if total is None else total + loss.detach()
+    own_sizes = replica_sizes(trial.batch, trial.replicas)
+    for replica, part in enumerate(cut(batch, own_sizes)):
+        before = [buffer.clone() for buffer in reference.buffers()] if replica > 0 else []
+        sizes = micro_batch_sizes(own_sizes[replica], trial.micro_batches)
+        for i, ((x, y), size) in enumerate(zip(cut(part, sizes), sizes, strict=True)):
+            seeds.micro_batch = replica * trial.micro_batches + i
+            loss = loss_fn(reference(x), y) * (size / trial.batch)
+            loss.backward()
+            total = loss.detach() if total is None else total + loss.detach()
+        for buffer, kept in zip(reference.buffers() if before else (), before, strict=True):
+            buffer.copy_(kept)
     assert total is not None
     return total
 
