@@ -131,8 +131,14 @@ def signature(tree: Any) -> tuple[Any, ...]:
 
 
 def to_device(tree: Any, device: torch.device) -> Any:
-    """Return ``tree`` with its tensors on ``device``; copies do not block where memory is pinned."""
-    return map_tensors(tree, lambda tensor: tensor.to(device, non_blocking=True))
+    """Return ``tree`` with its tensors on ``device``; copies from the CPU to an accelerator do not block."""
+
+    def moved(tensor: Tensor) -> Tensor:
+        if device.type != "cpu" and tensor.device.type == "cpu" and not tensor.is_pinned():
+            tensor = tensor.pin_memory()
+        return tensor.to(device, non_blocking=True)
+
+    return map_tensors(tree, moved)
 
 
 def _narrowed(tree: Any, batch: int, start: int, size: int) -> Any:

@@ -152,6 +152,33 @@ def test_each_hook_of_data_parallel_runs_and_keeps_replicas_equal(processes: Pro
     check_outcomes(processes.run(hooked, 4, kind))
 
 
+def order_of_buckets(rank: int) -> list[str]:
+    """Return in which order a rank with two stages ran their backwards and sent their gradients."""
+    pipe, _ = build("mlp", schedule="interleaved")
+    order: list[str] = []
+    homes = {id(p): f"stage {k}" for k, module in enumerate(pipe.modules()) for p in module.parameters()}
+
+    def hook(group: Any, bucket: Any) -> Any:
+        order.append(f"send {homes[id(bucket.parameters()[0])]}")
+        return default_hooks.allreduce_hook(group, bucket)
+
+    pipe.register_comm_hook(None, hook)
+    for k, module in enumerate(pipe.modules()):
+        first = next(module.parameters())
+        first.register_post_accumulate_grad_hook(lambda _, k=k: order.append(f"stage {k}"))
+    x, y = JOBS["mlp"].draw(16)
+    pipe.step(part(pipe, x), target=part(pipe, y))
+    return order
+
+
+def test_gradients_leave_while_the_cool_down_runs(processes: ProcessPool) -> None:
+    for order in processes.run(order_of_buckets, 4):
+        assert order.count("stage 0") == order.count("stage 1") == 4
+        # The upper stage's gradients are on the way before the lower one's last backward.
+        last = len(order) - 1 - order[::-1].index("stage 0")
+        assert order.index("send stage 1") < last < order.index("send stage 0")
+
+
 def test_hooks_are_refused_where_nothing_is_sent() -> None:
     for replicas, why in ((1, "the only one"), (2, "threads")):
         pipe, _ = build("mlp", replicas=replicas)

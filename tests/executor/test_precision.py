@@ -65,12 +65,12 @@ def test_autocast_reaches_every_stage_and_no_backward(processes: ProcessPool) ->
     assert under_autocast(0, 3) == []
 
 
-def overflowing(rank: int) -> tuple[list[float], list[bool]]:
+def overflowing(rank: int, fused: bool) -> tuple[list[float], list[bool]]:
     """Return the scales of ten steps, and in which of them parameters stayed: stage 0 overflows in the third, fifth."""
     job = JOBS["mlp"]
     pipe, _ = pipe_of("mlp", 4)
     scaler = GradScaler(pipe, init_scale=1024.0, growth_interval=3)
-    optimizer = torch.optim.AdamW(pipe.parameters(), lr=0.01)
+    optimizer = torch.optim.AdamW(pipe.parameters(), lr=0.01, fused=fused)
     scales, stayed = [], []
     for step in range(10):
         x, y = job.draw(8)
@@ -89,11 +89,13 @@ def overflowing(rank: int) -> tuple[list[float], list[bool]]:
     return scales, stayed
 
 
-def test_an_overflow_on_one_stage_makes_all_skip_and_scales_stay_the_same(processes: ProcessPool) -> None:
-    outcomes = processes.run(overflowing, 4)
+@pytest.mark.parametrize("fused", [False, True])
+def test_an_overflow_on_one_stage_makes_all_skip_and_scales_stay_the_same(processes: ProcessPool, fused: bool) -> None:
+    """Case 27; a fused optimizer unscales by itself."""
+    outcomes = processes.run(overflowing, 4, fused)
     scales = [1024, 1024, 512, 512, 256, 256, 256, 512, 512, 512]
     stayed = [step in (2, 4) for step in range(10)]
-    assert [*outcomes, overflowing(0)] == [(scales, stayed)] * 5
+    assert [*outcomes, overflowing(0, fused)] == [(scales, stayed)] * 5
 
 
 def test_scaled_and_unscaled_gradients_are_the_plain_ones() -> None:
