@@ -1,6 +1,7 @@
 """MODEL with the options beside it is what a command measures: model, example, target and loss."""
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
@@ -8,8 +9,10 @@ import click
 from autopipe.cli.screen import Screen
 from autopipe.cli.values import TensorParameter, TensorSpec
 from autopipe.documents.profile import Profile
+from autopipe.errors import ProfileError
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor, nn
 
     from autopipe.hardware.calibration import Calibration
@@ -27,6 +30,7 @@ class Subject(NamedTuple):
     absent: "Specification | None" = None
     calibration: "Calibration | None" = None
     note: str | None = None
+    autocast: "torch.dtype | None" = None
 
 
 def subject_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -58,6 +62,7 @@ def subject_options(function: Callable[..., Any]) -> Callable[..., Any]:
             help="A class of torch.optim, with options: sgd:momentum=0.9.",
         ),
         click.option("--dtype", help="Turn the model's parameters into this dtype first, for example bfloat16."),
+        click.option("--autocast", help="Run the model under torch.autocast to this dtype, for example bfloat16."),
         click.option(
             "--device",
             help="Where to measure; by default the accelerator, else the CPU. Or a device that is not there, for which "
@@ -83,6 +88,7 @@ def prepare(
     loss: str | None,
     dtype: str | None,
     device: str | None,
+    autocast: str | None = None,
     calibrate: str | None = None,
 ) -> Subject:
     """Return what MODEL ``spec`` and its options mean, moved to the device.
@@ -132,16 +138,18 @@ def prepare(
     # What the model raises by itself is the user's to mend, and is said so before anything is measured.
     with torch.no_grad():
         guarded(lambda: model(*args, **kwargs), f"calling {spec} on its example")
-    return Subject(model, args, kwargs, targets[0] if targets else None, loss_fn)
+    lower = None if autocast is None else dtype_of(autocast)
+    return Subject(model, args, kwargs, targets[0] if targets else None, loss_fn, autocast=lower)
 
 
 def measure(
     subject: Subject,
     screen: Screen,
     *,
-    micro_batches: tuple[int, ...] | None,
+    micro_batches: tuple[int, ...] | str | None,
     optimizer: str,
     budget: float,
+    fresh: bool = False,
     leaf: tuple[str, ...] = (),
     granularity: int | None = None,
     specialise: bool = False,
@@ -151,12 +159,14 @@ def measure(
     from autopipe.executor.launch import join_group, under_torchrun
     from autopipe.profiler import estimate
     from autopipe.profiler import measure as measure_model
+    from autopipe.profiler.cache import ProfileCache, default_folder
     from autopipe.profiler.ranks import measure_ranks
     from autopipe.recorder import record
 
     if subject.note is not None:
         screen.say(subject.note)
-    with screen.foreign_code(), screen.progress("profile") as progress:
+    cache = ProfileCache(default_folder())
+    with screen.foreign_code(), screen.progress("profile") as progress, _autocast(subject):
         recording = guarded(
             lambda: record(
                 subject.model, subject.args, subject.kwargs, leaf=leaf, granularity=granularity, specialise=specialise
@@ -164,6 +174,8 @@ def measure(
             "recording the model",
         )
         if subject.absent is not None:
+            if isinstance(micro_batches, str):
+                raise click.UsageError("--micro-batch auto measures what fits: name sizes for a device not at hand.")
             return estimate(
                 subject.model,
                 subject.args,
@@ -190,11 +202,27 @@ def measure(
                 budget_s=budget,
                 progress=progress,
                 recording=recording,
+                cache=None if fresh else cache,
             )
 
-        if not under_torchrun():
-            return own()
-        return measure_ranks(own, join_group())
+        try:
+            profile = measure_ranks(own, join_group()) if under_torchrun() else own()
+        except KeyboardInterrupt:
+            kept = "nothing was kept" if fresh else "what was measured is kept, and the same command goes on from there"
+            raise ProfileError(f"interrupted while measuring: {kept}.") from None
+    if cache.answered:
+        screen.say("The same was measured before: this is that profile. Add --fresh to measure anew.\n")
+    return profile
+
+
+def _autocast(subject: Subject) -> AbstractContextManager[Any]:
+    """Return the context in which the model is recorded and measured."""
+    import torch
+
+    if subject.autocast is None:
+        return nullcontext()
+    device = next((tensor.device for tensor in subject.model.parameters()), torch.device("cpu"))
+    return torch.autocast(device.type, subject.autocast)
 
 
 def _device(name: str | None) -> Any:

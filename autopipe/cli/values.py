@@ -61,3 +61,13 @@ class SizesParameter(click.ParamType):
         if not all(re.fullmatch(r"[0-9]{1,9}", word.strip()) and int(word) > 0 for word in words):
             self.fail(f"{value!r} is no list of sizes: write for example 1,2,4.", param, ctx)
         return tuple(sorted({int(word) for word in words}))
+
+
+class MicroBatchesParameter(SizesParameter):
+    """Sizes as ``1,2,4``, or ``auto``."""
+
+    name = "N,N,...|auto"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the numbers in ``value``, ascending, or ``auto``."""
+        return "auto" if str(value).strip().lower() == "auto" else super().convert(value, param, ctx)

@@ -1,6 +1,7 @@
 """A `Profile` is the time and memory of every layer of a graph on one device, at several micro-batch sizes."""
 
 from enum import StrEnum
+from importlib import import_module
 
 import msgspec
 
@@ -35,6 +36,9 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     peak while its backward runs, and ``forward_transient_bytes`` while its forward runs, both above what stays
     afterwards.
 
+    ``host_ns`` is how long the host takes to start the work of forward and backward on an accelerator, None where
+    the host does the work itself.
+
     A layer that recomputes keeps the values that it reads until its backward, which takes ``recompute_ns``
     longer. Its ``saved_recompute_bytes``, ``transient_recompute_bytes`` (what it saves again included) and
     ``forward_transient_recompute_bytes`` are then what the three figures without that word are otherwise. All
@@ -52,6 +56,7 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     transient_recompute_bytes: int | None = None
     forward_transient_bytes: int = 0
     forward_transient_recompute_bytes: int | None = None
+    host_ns: int | None = None
     source: Source
     forward_spread: Spread | None = None
     backward_spread: Spread | None = None
@@ -169,6 +174,10 @@ class Profile(Document, frozen=True, kw_only=True, forbid_unknown_fields=True, t
     work: tuple[LayerWork, ...] = ()
     graph_fingerprint: str
     graph: Graph | None = None
+
+    def __repr__(self) -> str:
+        # Looked up when it is shown: tables are drawn by a room that knows this one.
+        return str(import_module("autopipe.reporting.profile_table").profile_text(self))
 
     @property
     def fingerprint(self) -> str:

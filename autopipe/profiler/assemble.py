@@ -62,6 +62,7 @@ class Measurements(Findings):
             transient_recompute_bytes=None if again is None else again.transient_bytes,
             forward_transient_bytes=held.forward_transient_bytes,
             forward_transient_recompute_bytes=None if again is None else again.forward_transient_bytes,
+            host_ns=self.times.host(size, index),
             source=Source.MEASURED,
             forward_spread=self.times.spread(size, Sweep.FORWARD, index),
             backward_spread=self.times.spread(size, Sweep.BACKWARD, index),

@@ -11,6 +11,7 @@ from torch.utils import _pytree as pytree
 from autopipe.errors import ProfileError
 
 CPU_INFORMATION = Path("/proc/cpuinfo")
+MEMORY_INFORMATION = Path("/proc/meminfo")
 
 
 def device_of(model: nn.Module, inputs: Any) -> torch.device:
@@ -60,6 +61,20 @@ def device_memory(device: torch.device) -> int | None:
         return int(total if share is None else total * share(device))
     limit, _ = resource.getrlimit(resource.RLIMIT_DATA)
     return None if limit == resource.RLIM_INFINITY else limit
+
+
+def free_memory(device: torch.device) -> int | None:
+    """Return about how many bytes this process can still get on ``device``, None where the system does not say."""
+    limit = device_memory(device)
+    if device.type in ("cuda", "xpu"):
+        free, _ = getattr(torch, device.type).mem_get_info(device)
+        return int(free) if limit is None else min(int(free), limit)
+    try:
+        lines = MEMORY_INFORMATION.read_text().splitlines()
+        free = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
+    except (OSError, StopIteration, ValueError, IndexError):
+        return limit
+    return free if limit is None else min(free, limit)
 
 
 def _processor() -> str:

@@ -3,10 +3,9 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import torch
-
 from autopipe.errors import AutopipeError, ProfileError
 from autopipe.profiler.layers import Chain
+from autopipe.recorder.exhaustion import is_out_of_memory
 
 
 @contextmanager
@@ -31,7 +30,7 @@ def explained(chain: Chain | None, size: int) -> Iterator[None]:
         raise
     except Exception as error:
         where = _place(chain)
-        if _is_out_of_memory(error):
+        if is_out_of_memory(error):
             raise ProfileError(
                 f"memory ran out{where} at micro-batch size {size}, so nothing can be planned for that size. "
                 f"Measure smaller ones, for example micro_batches=({max(1, size // 2)},)."
@@ -49,8 +48,3 @@ def _place(chain: Chain | None) -> str:
     sweep, index = chain.position
     what = f"layer {chain.pieces[index].name}" if index < len(chain.pieces) else "the loss"
     return f" in the {sweep} of {what}"
-
-
-def _is_out_of_memory(error: Exception) -> bool:
-    # The CPU allocator raises a plain RuntimeError.
-    return isinstance(error, (torch.OutOfMemoryError, MemoryError)) or "can't allocate memory" in str(error)

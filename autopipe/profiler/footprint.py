@@ -3,11 +3,12 @@
 from dataclasses import dataclass
 from itertools import accumulate
 
-from torch import OutOfMemoryError, nn
+from torch import nn
 
 from autopipe.profiler.layers import Chain, Example, Sweep
 from autopipe.profiler.memory import Storage
 from autopipe.profiler.residents import Residents, watch_step
+from autopipe.recorder.exhaustion import is_out_of_memory
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,9 +96,9 @@ def _recompute_all(
     while True:
         try:
             return able, watch_step(chain, example, model, able)
-        except OutOfMemoryError:
-            raise
-        except RuntimeError:
+        except RuntimeError as error:
+            if is_out_of_memory(error):
+                raise
             # A second run that differs from the first, for example: that piece cannot recompute.
             _, failed = chain.position
             if failed not in able:

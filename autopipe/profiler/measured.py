@@ -1,6 +1,8 @@
 """A model is measured on the device at hand: time and memory of every layer, at several micro-batch sizes."""
 
+import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,19 +18,25 @@ from autopipe.profiler.assemble import (
     shared_parameters,
     whole_steps,
 )
-from autopipe.profiler.device import device_memory, device_name, device_of
+from autopipe.profiler.cache import Notes, ProfileCache, question_of
+from autopipe.profiler.device import device_memory, device_name, device_of, free_memory
 from autopipe.profiler.example import asked_sizes, batch_of, resize
 from autopipe.profiler.failures import explained
+from autopipe.profiler.fitting import Trial, fitting_sizes
 from autopipe.profiler.footprint import Footprint, measure_footprint
-from autopipe.profiler.layers import Chain, Example, pieces_of, recomputing
+from autopipe.profiler.layers import Chain, Example, Loss, pieces_of, recomputing
 from autopipe.profiler.load import ForeignLoad
 from autopipe.profiler.loss import choose_loss
+from autopipe.profiler.memory import StorageLedger
 from autopipe.profiler.optimizer import OptimizerMeter, parse_optimizer
 from autopipe.profiler.rounds import Rounds
-from autopipe.profiler.timer import Progress, choose_clock, repeat
+from autopipe.profiler.timer import Progress, Samples, choose_clock, repeat
 from autopipe.recorder import Recording, record
+from autopipe.recorder.example import tensors
 from autopipe.recorder.snapshot import preserved
 from autopipe.stages.loss import LossFunction
+
+AUTO = "auto"
 
 
 def measure(
@@ -38,11 +46,12 @@ def measure(
     *,
     target: Any = None,
     loss_fn: LossFunction | None = None,
-    micro_batches: Sequence[int] | None = None,
+    micro_batches: Sequence[int] | str | None = None,
     optimizer: str = "adamw",
     budget_s: float = 30.0,
     progress: Progress | None = None,
     recording: Recording | None = None,
+    cache: ProfileCache | None = None,
 ) -> Profile:
     """Return the profile of ``model`` on the device that it is on.
 
@@ -58,8 +67,9 @@ def measure(
     loss_fn : callable
         A function of (output, target) that returns a scalar. Default: the output's ``loss`` or the output
         itself if that is a scalar, else the mean of its first floating-point tensor.
-    micro_batches : sequence of int
-        Sizes to measure, in samples. Default: the example's batch, its half and its quarter.
+    micro_batches : sequence of int or "auto"
+        Sizes to measure, in samples. Default: the example's batch, its half and its quarter. With "auto" powers
+        of two, from the largest that fits and still saves time for a sample down.
     optimizer : str
         A class of ``torch.optim``, with options: ``adamw``, ``sgd:momentum=0.9``.
     budget_s : float
@@ -68,6 +78,8 @@ def measure(
         Called with what is being done and the share in [0, 1] of it that is over.
     recording : Recording
         The model as recorded before; by default it is recorded first.
+    cache : ProfileCache
+        Where the same question may have been answered before, or begun to be: an interrupt loses nothing then.
 
     Raises
     ------
@@ -80,55 +92,94 @@ def measure(
 
     Notes
     -----
-    Layers are timed in place, one after the other on real values, detached at their boundaries; medians over
-    rounds, identical layers pooled. Between layers where no cut is legal, all cost is booked to the first.
+    Layers are timed in place, on real values, while the undivided step runs; medians over rounds, identical layers
+    pooled. Between layers where no cut is legal, all cost is booked to the first.
     """
     example = Example((args,) if isinstance(args, Tensor) else tuple(args), dict(kwargs or {}), target)
     if budget_s < 0:
         raise InputError(f"a budget of {budget_s} s is no time: give at least 0, for a single round.")
     parse_optimizer(optimizer)
     if recording is None:
-        recording = record(model, example.args, example.kwargs)
-    sizes = asked_sizes(micro_batches, batch_of(example), recording.graph)
+        with explained(None, batch_of(example)):
+            recording = record(model, example.args, example.kwargs)
+    if micro_batches != AUTO:
+        assert not isinstance(micro_batches, str)
+        asked_sizes(micro_batches, batch_of(example), recording.graph)
+    question = _question(model, example, recording, loss_fn, micro_batches, optimizer)
+    known = None if cache is None else cache.answer(question)
+    if known is not None:
+        return known
+    subject = _Subject(model=model, example=example, recording=recording, optimizer=optimizer)
     with preserved(model), torch.enable_grad():
         _allocate_gradients(model)
-        return _measure(
-            model,
-            example,
-            recording,
-            sizes=sizes,
-            loss_fn=loss_fn,
-            optimizer=optimizer,
-            budget_s=budget_s,
-            progress=progress,
-        )
+        with explained(None, batch_of(example)):
+            loss, loss_name = choose_loss(loss_fn, model, example)
+        sizes = _sizes(subject, loss, micro_batches)
+        notebook = _Notebook(cache, question)
+        profile = _measure(subject, loss, loss_name, sizes, notebook, budget_s=budget_s, progress=progress)
+    if cache is not None:
+        cache.keep(question, profile)
+    return profile
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Subject:
+    """What is measured."""
+
+    model: nn.Module
+    example: Example
+    recording: Recording
+    optimizer: str
+
+
+class _Notebook:
+    """What has been measured of one question so far, on disk where there is a cache."""
+
+    def __init__(self, cache: ProfileCache | None, question: str) -> None:
+        self._cache, self._question = cache, question
+        notes = Notes() if cache is None else cache.notes(question)
+        self.footprints = dict(notes.footprints)
+        self.samples = Samples(notes.pools, notes.rounds)
+
+    def save(self) -> None:
+        """Write it down."""
+        if self._cache is not None:
+            notes = Notes(footprints=self.footprints, pools=self.samples.pools, rounds=self.samples.rounds)
+            self._cache.note(self._question, notes)
 
 
 def _measure(
-    model: nn.Module,
-    example: Example,
-    recording: Recording,
-    *,
+    subject: _Subject,
+    loss: Loss,
+    loss_name: str,
     sizes: tuple[int, ...],
-    loss_fn: LossFunction | None,
-    optimizer: str,
+    notebook: _Notebook,
+    *,
     budget_s: float,
     progress: Progress | None,
 ) -> Profile:
-    graph, device = recording.graph, device_of(model, example)
+    model, graph = subject.model, subject.recording.graph
+    device = device_of(model, subject.example)
     clock = choose_clock(device)
     load = ForeignLoad()
-    meter = OptimizerMeter(optimizer, device, clock)
-    with explained(None, batch_of(example)):
-        loss, loss_name = choose_loss(loss_fn, model, example)
-    chain = Chain(pieces_of(recording.module, graph), loss)
-    examples, footprints = _footprints(chain, example, sizes, model, progress)
+    meter = OptimizerMeter(subject.optimizer, device, clock)
+    chain = Chain(pieces_of(subject.recording.module, graph), loss)
+    examples, footprints = _footprints(chain, subject, sizes, notebook, progress)
     able = [index for index in range(len(chain.pieces)) if all(one.recomputed[index] for one in footprints)]
-    again = recomputing(recording.module, graph, chain.pieces, able)
+    again = recomputing(subject.recording.module, graph, chain.pieces, able)
     rounds = Rounds(chain, model, loss, examples, graph, clock, again=again)
-    with explained(None, max(sizes)):
-        samples = repeat(rounds.one_round, budget_s=budget_s, progress=progress, label="measuring time")
-    times = rounds.times(samples)
+    try:
+        with explained(None, max(sizes)):
+            repeat(
+                rounds.one_round,
+                budget_s=budget_s,
+                before=notebook.samples,
+                progress=progress,
+                label="measuring time",
+            )
+    finally:
+        notebook.save()
+    times = rounds.times(notebook.samples)
     found = Measurements(graph=graph, pieces=chain.pieces, sizes=sizes, times=times, footprints=footprints)
     layers = profiled_layers(found, model, meter)
     return Profile(
@@ -138,7 +189,7 @@ def _measure(
         torch=str(torch.__version__),
         dtype=main_dtype(graph.parameters),
         autocast=_autocast(device),
-        optimizer=optimizer,
+        optimizer=subject.optimizer,
         loss_name=loss_name,
         clock=clock.name,
         foreign_load=load.share(),
@@ -155,18 +206,62 @@ def _measure(
 
 
 def _footprints(
-    chain: Chain, example: Example, sizes: tuple[int, ...], model: nn.Module, progress: Progress | None
+    chain: Chain, subject: _Subject, sizes: tuple[int, ...], notebook: _Notebook, progress: Progress | None
 ) -> tuple[dict[int, Example], tuple[Footprint, ...]]:
     """Return the example at every size and its footprint, largest first: where memory runs out, it does at once."""
     examples: dict[int, Example] = {}
-    footprints: dict[int, Footprint] = {}
     for done, size in enumerate(reversed(sizes)):
         if progress is not None:
             progress("measuring memory", done / len(sizes))
         with explained(chain, size):
-            examples[size] = resize(example, size)
-            footprints[size] = measure_footprint(chain, examples[size], model)
-    return examples, tuple(footprints[size] for size in sizes)
+            examples[size] = resize(subject.example, size)
+            if size not in notebook.footprints:
+                notebook.footprints[size] = measure_footprint(chain, examples[size], subject.model)
+                notebook.save()
+    return examples, tuple(notebook.footprints[size] for size in sizes)
+
+
+def _sizes(subject: _Subject, loss: Loss, asked: Sequence[int] | str | None) -> tuple[int, ...]:
+    """Return the micro-batch sizes to measure, ascending."""
+    graph, batch = subject.recording.graph, batch_of(subject.example)
+    if not isinstance(asked, str):
+        return asked_sizes(asked, batch, graph)
+    if not graph.batch_is_free:
+        return (batch,)
+    device = device_of(subject.model, subject.example)
+
+    def attempt(size: int) -> Trial:
+        with explained(None, size):
+            example = resize(subject.example, size)
+            step_ns = 0
+            for _ in range(2):
+                with StorageLedger() as ledger:
+                    begin = time.perf_counter_ns()
+                    loss(subject.model(*example.args, **example.kwargs), example.target).backward()
+                    if device.type != "cpu":
+                        torch.accelerator.synchronize(device)
+                    step_ns = time.perf_counter_ns() - begin
+            return Trial(step_ns, ledger.peak_bytes)
+
+    return fitting_sizes(attempt, room_bytes=free_memory(device))
+
+
+def _question(
+    model: nn.Module,
+    example: Example,
+    recording: Recording,
+    loss_fn: LossFunction | None,
+    micro_batches: Sequence[int] | str | None,
+    optimizer: str,
+) -> str:
+    """Return a name for all that the answer depends on, but for the time that it is given."""
+    device = device_of(model, example)
+    shapes = [(tuple(tensor.shape), str(tensor.dtype)) for tensor in tensors(tuple(example))]
+    loss = None if loss_fn is None else (getattr(loss_fn, "__module__", ""), getattr(loss_fn, "__qualname__", ""))
+    modes = [module.training for module in model.modules()]
+    asked = micro_batches if micro_batches is None or isinstance(micro_batches, str) else tuple(micro_batches)
+    where = device_name(device), str(torch.__version__), _autocast(device)
+    return question_of(recording.graph.fingerprint, shapes, loss, modes, asked, optimizer, where)
 
 
 def _allocate_gradients(model: nn.Module) -> None:

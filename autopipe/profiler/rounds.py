@@ -17,6 +17,7 @@ from autopipe.profiler.timer import Clock, Samples
 LOSS = "loss"
 SEAM = "seam"
 WHOLE = "whole"
+HOST = "host"
 
 
 class Way(StrEnum):
@@ -59,6 +60,12 @@ class Times:
             return None
         minimum = max(0, spread.minimum_ns - self._seam(size, Way.PLAIN, sweep, index))
         return Spread(mad_ns=spread.mad_ns, minimum_ns=minimum, rounds=spread.rounds)
+
+    def host(self, size: int, index: int) -> int | None:
+        """Return how long the host took to issue a forward and backward; None where it does the work itself."""
+        sweeps = Sweep.FORWARD, Sweep.BACKWARD
+        keys = [f"{HOST} {pool(size, Way.PLAIN, sweep, self._runners[index])}" for sweep in sweeps]
+        return sum(map(self._samples.median, keys)) if any(key in self._samples.pools for key in keys) else None
 
     def whole(self, size: int) -> int:
         """Return the nanoseconds of the unsplit forward and backward."""
@@ -125,16 +132,21 @@ class Rounds:
         pools: dict[str, list[int]] = {}
         for key, spans in found:
             pools.setdefault(key, []).append(sum(self._clock.between(begin, end) for begin, end in spans))
+            issued = [self._clock.host_between(begin, end) or 0 for begin, end in spans]
+            if any(issued):
+                pools.setdefault(f"{HOST} {key}", []).append(sum(issued))
         for key, durations in pools.items():
             is_seam = key.endswith(SEAM)
             samples.add(key, round(statistics.median(durations) if is_seam else statistics.fmean(durations)))
 
     def _whole(self, size: int, example: Example) -> list[tuple[str, list[tuple[Any, Any]]]]:
+        self._clock.head_start()
         begin = self._clock.mark()
         self._loss(self._model(*example.args, **example.kwargs), example.target).backward()
         return [(f"{size} {WHOLE}", [(begin, self._clock.mark())])]
 
     def _joined(self, size: int, way: Way, example: Example) -> list[tuple[str, list[tuple[Any, Any]]]]:
+        self._clock.head_start()
         marks = joined_step(self._pieces[way], self._loss, example, self._clock)
         spans: dict[tuple[Sweep, int], list[tuple[Any, Any]]] = {}
         for sweep, index, begin, end in marks.spans:
@@ -145,6 +157,7 @@ class Rounds:
 
     def _split(self, size: int, example: Example) -> list[tuple[str, list[tuple[Any, Any]]]]:
         watcher = _TimeWatcher(self._clock)
+        self._clock.head_start()
         self._chain.step(example, watcher, split=True)
         return [
             (pool(size, Way.SPLIT, sweep, self._timed_runners[index]), [(begin, end)])

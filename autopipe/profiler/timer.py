@@ -3,7 +3,7 @@
 import gc
 import statistics
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -13,6 +13,8 @@ from autopipe.documents.profile import Spread
 WARM_UP_ROUNDS = 3
 MINIMUM_ROUNDS = 5
 LEAST_S = 1.0
+CALIBRATING_CYCLES = 10_000_000
+MOST_CYCLES = 2_000_000_000
 TOLERANCE = 0.02
 
 Progress = Callable[[str, float], None]
@@ -32,6 +34,12 @@ class Clock(Protocol):
     def between(self, start: Any, end: Any) -> int:
         """Return the nanoseconds from mark ``start`` to mark ``end``."""
 
+    def host_between(self, start: Any, end: Any) -> int | None:
+        """Return the nanoseconds that the host took between the two; None where it does the work itself."""
+
+    def head_start(self) -> None:
+        """Give the host a head start of the last step's length, so that the device never waits for it."""
+
 
 class HostClock:
     """A clock of the host, read where it is marked."""
@@ -47,27 +55,69 @@ class HostClock:
         """Return the nanoseconds from ``start`` to ``end``."""
         return end - start
 
+    def host_between(self, start: int, end: int) -> None:
+        """Return None: the host does the work itself."""
+
+    def head_start(self) -> None:
+        """Do nothing: there is no device that could wait."""
+
 
 class EventClock:
-    """A clock of events on an accelerator's current stream: one synchronisation a round."""
+    """A clock of events on an accelerator's current stream: one synchronisation a round.
+
+    Before each step the stream is kept busy for as long as the host took to issue the step before, where the
+    accelerator has an operation for that: events then lie as far apart as the device's work takes, and do not
+    wait for the host, which `host_between` tells of.
+    """
 
     def __init__(self, device: torch.device) -> None:
         self.name = f"{device.type} events"
         self._device = device
+        self._sleep = torch.cuda._sleep if device.type == "cuda" else None
+        self._cycles_for_a_ns = 0.0
+        self._first_ns: int | None = None
+        self._last_ns = 0
 
-    def mark(self) -> torch.Event:
-        """Record an event on the current stream."""
+    def mark(self) -> tuple[torch.Event, int]:
+        """Record an event on the current stream, and the host's time."""
         event = torch.Event(self._device, enable_timing=True)
         event.record()
-        return event
+        self._last_ns = time.perf_counter_ns()
+        if self._first_ns is None:
+            self._first_ns = self._last_ns
+        return event, self._last_ns
 
     def finish(self) -> None:
         """Synchronise the accelerator."""
         torch.accelerator.synchronize(self._device)
+        self._first_ns = None
 
-    def between(self, start: torch.Event, end: torch.Event) -> int:
+    def between(self, start: tuple[torch.Event, int], end: tuple[torch.Event, int]) -> int:
         """Return the nanoseconds that the stream took from ``start`` to ``end``."""
-        return round(start.elapsed_time(end) * 1e6)
+        return round(start[0].elapsed_time(end[0]) * 1e6)
+
+    def host_between(self, start: tuple[torch.Event, int], end: tuple[torch.Event, int]) -> int:
+        """Return the nanoseconds that the host took to issue what lies between."""
+        return end[1] - start[1]
+
+    def head_start(self) -> None:
+        """Keep the stream busy for as long as the host took between the first and the last mark of the last step."""
+        if self._sleep is not None and self._first_ns is not None:
+            cycles = (self._last_ns - self._first_ns) * self._clock_rate()
+            self._sleep(min(MOST_CYCLES, round(cycles)))
+        self._first_ns = None
+
+    def _clock_rate(self) -> float:
+        """Return the cycles of the device's clock in a nanosecond, met once by sleeping."""
+        if not self._cycles_for_a_ns:
+            assert self._sleep is not None
+            begin, end = (torch.Event(self._device, enable_timing=True) for _ in range(2))
+            begin.record()
+            self._sleep(CALIBRATING_CYCLES)
+            end.record()
+            torch.accelerator.synchronize(self._device)
+            self._cycles_for_a_ns = CALIBRATING_CYCLES / (begin.elapsed_time(end) * 1e6)
+        return self._cycles_for_a_ns
 
 
 def choose_clock(device: torch.device) -> Clock:
@@ -86,25 +136,25 @@ def choose_clock(device: torch.device) -> Clock:
 class Samples:
     """Durations in nanoseconds by key; layers that share a key share a pool."""
 
-    def __init__(self) -> None:
-        self._pools: dict[Hashable, list[int]] = {}
-        self.rounds = 0
+    def __init__(self, pools: Mapping[str, Sequence[int]] | None = None, rounds: int = 0) -> None:
+        self._pools: dict[str, list[int]] = {key: list(pool) for key, pool in (pools or {}).items()}
+        self.rounds = rounds
 
-    def add(self, key: Hashable, duration_ns: int) -> None:
+    @property
+    def pools(self) -> dict[str, list[int]]:
+        """Every pool by its name."""
+        return self._pools
+
+    def add(self, key: str, duration_ns: int) -> None:
         """Add one duration to the pool of ``key``."""
         self._pools.setdefault(key, []).append(duration_ns)
 
-    def clear(self) -> None:
-        """Forget everything, as after the warm-up."""
-        self._pools.clear()
-        self.rounds = 0
-
-    def median(self, key: Hashable) -> int:
+    def median(self, key: str) -> int:
         """Return the median of the pool of ``key``, 0 where nothing was timed."""
         pool = self._pools.get(key)
         return round(statistics.median(pool)) if pool else 0
 
-    def spread(self, key: Hashable) -> Spread | None:
+    def spread(self, key: str) -> Spread | None:
         """Return how far the median of ``key`` can be trusted, None where nothing was timed."""
         pool = self._pools.get(key)
         if not pool:
@@ -122,6 +172,7 @@ def repeat(
     *,
     budget_s: float,
     least_s: float = LEAST_S,
+    before: Samples | None = None,
     progress: Progress | None = None,
     label: str = "",
 ) -> Samples:
@@ -129,15 +180,15 @@ def repeat(
 
     Three rounds of warm-up come first (fewer, at least one, where they take over a third of the budget) and
     do not count. Timings are steady after at least five rounds and ``least_s`` seconds, when their relative median
-    absolute deviation is below 2 %. One round runs whatever the budget is.
+    absolute deviation is below 2 %. One round runs whatever the budget is. Samples from ``before`` are added to,
+    and hold what was measured if a round is interrupted.
     """
-    samples = Samples()
+    samples, scratch = before or Samples(), Samples()
     start = time.monotonic()
     for warm_up in range(WARM_UP_ROUNDS):
         if warm_up and time.monotonic() - start > budget_s / 3:
             break
-        _without_collection(one_round, samples)
-    samples.clear()
+        _without_collection(one_round, scratch)
     while True:
         _without_collection(one_round, samples)
         samples.rounds += 1

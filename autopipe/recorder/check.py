@@ -10,6 +10,7 @@ from torch import Tensor, fx, nn
 
 from autopipe.errors import CaptureError, InputError
 from autopipe.recorder.example import Example, map_tensors, tensors, with_batch, with_length
+from autopipe.recorder.exhaustion import is_out_of_memory
 from autopipe.recorder.glue import modes_kept
 from autopipe.recorder.notes import note_of
 from autopipe.recorder.settling import MODEL_ERRORS, Terms, mode_of
@@ -146,6 +147,8 @@ def _compare(
             if not isinstance(again, Outcome) or _first_unequal(expected, again, exact=True) is not None:
                 difference = _first_unequal(expected, found, exact=False)
     except (*MODEL_ERRORS, InputError) as error:
+        if is_out_of_memory(error):
+            raise
         difference, is_refusal = f"it fails with {type(error).__name__}: {error}", isinstance(error, InputError)
     finally:
         snapshot.restore()
@@ -169,6 +172,8 @@ def _try_outcome(model: nn.Module, snapshot: Snapshot, example: Example) -> Outc
     try:
         return _outcome(model, model, example)
     except MODEL_ERRORS as error:
+        if is_out_of_memory(error):
+            raise
         return f"{type(error).__name__}: {error}"
     finally:
         snapshot.restore()

@@ -9,6 +9,7 @@ from torch import fx, nn
 from autopipe.errors import CaptureError
 from autopipe.recorder import glue
 from autopipe.recorder.example import Example, with_batch, with_length
+from autopipe.recorder.exhaustion import is_out_of_memory
 from autopipe.recorder.leaves import Leaves
 from autopipe.recorder.ledger import TensorNames, tensor_names
 from autopipe.recorder.notes import NOTE, Note, memory, note_of
@@ -203,7 +204,9 @@ def mode_of(*modules: nn.Module, training: bool) -> Iterator[None]:
 def _try_run(terms: Terms, example: Example) -> Run | None:
     try:
         variant = _run_settled(terms, example)
-    except MODEL_ERRORS:
+    except MODEL_ERRORS as error:
+        if is_out_of_memory(error):
+            raise
         return None
     return variant if variant.refused is None else None
 

@@ -2,16 +2,20 @@
 
 from typing import NamedTuple
 
-from rich.console import Group
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from autopipe.documents.profile import Cost, Profile
+from autopipe.documents.profile import Cost, Profile, ProfiledLayer
 from autopipe.errors import InputError
 from autopipe.reporting.columns import add_figures, add_words, bytes_scale, plain_table, shares_that_add_up, times_scale
+from autopipe.reporting.text import as_text
 from autopipe.units import format_bytes, format_share, format_time
 
 HEAVIEST = 12
+MOST_GROUPS = 6
+DOMINATING_SHARE = 0.2
+DOMINATING_TIMES = 3
 WEIGHTY_SHARE = 0.01
 NOISY_SHARE = 0.05
 LOADED_SHARE = 0.10
@@ -50,7 +54,17 @@ def profile_report(profile: Profile, *, micro_batch: int | None = None, heaviest
         known = ", ".join(map(str, profile.micro_batches))
         raise InputError(f"micro-batch size {size} was not profiled, only {known}: ask for one of these.")
     index = profile.micro_batches.index(size)
-    return Group(_headline(profile, size), "", _table(rows(profile, index, heaviest)), "", *_remarks(profile, index))
+    tables: list[RenderableType] = [_table(rows(profile, index, heaviest)), ""]
+    if 1 < len({layer.group for layer in profile.layers}) < len(profile.layers):
+        tables += [_group_table(profile, index), ""]
+    return Group(_headline(profile, size), "", *tables, *_remarks(profile, index))
+
+
+def profile_text(profile: Profile) -> str:
+    """Return the report as plain text; a line for a profile that holds nothing to show."""
+    if not profile.layers or not profile.micro_batches:
+        return f"Profile of {profile.model}: no layers"
+    return as_text(profile_report(profile)).rstrip()
 
 
 def rows(profile: Profile, index: int, heaviest: int = HEAVIEST) -> tuple[Row, ...]:
@@ -79,6 +93,30 @@ def rows(profile: Profile, index: int, heaviest: int = HEAVIEST) -> tuple[Row, .
     name = f"loss: {profile.loss_name}"
     shown.append(Row("", name, loss.forward_ns, loss.backward_ns, 0, loss.saved_bytes, loss.transient_bytes))
     return (*shown, _sum("total", shown))
+
+
+def _group_table(profile: Profile, index: int) -> Table:
+    """Return a table of the heaviest groups of layers that are identical but for their weights."""
+    groups: dict[int, list[ProfiledLayer]] = {}
+    for layer in profile.layers:
+        groups.setdefault(layer.group, []).append(layer)
+
+    def time_of(layers: list[ProfiledLayer]) -> int:
+        return sum(layer.costs[index].forward_ns + layer.costs[index].backward_ns for layer in layers)
+
+    def saved_by(layers: list[ProfiledLayer]) -> int:
+        return sum(layer.costs[index].saved_bytes for layer in layers)
+
+    time, saved = (max(1, measure(list(profile.layers))) for measure in (time_of, saved_by))
+    table = plain_table("Groups of identical layers, heaviest first")
+    add_figures(table, "layers")
+    add_words(table, "the first of them")
+    for name in ("time", "saved"):
+        add_figures(table, name)
+    for layers in sorted(groups.values(), key=lambda one: -time_of(one))[:MOST_GROUPS]:
+        shares = format_share(time_of(layers) / time), format_share(saved_by(layers) / saved)
+        table.add_row(str(len(layers)), layers[0].name, *shares)
+    return table
 
 
 def _sum(name: str, parts: list[Row]) -> Row:
@@ -158,12 +196,38 @@ def _remarks(profile: Profile, index: int) -> list[Text]:
         )
         if worst > NOISY_SHARE:
             remarks[-1] += " That is much: profile again on a quiet machine."
+    remarks += _odd(profile, index)
     if profile.foreign_load is not None and profile.foreign_load > LOADED_SHARE:
         remarks.append(
             f"Other programs used {format_share(profile.foreign_load)} of the machine meanwhile: "
             "times may be too long; profile again on a quiet machine."
         )
     return [Text(remark) for remark in remarks]
+
+
+def _odd(profile: Profile, index: int) -> list[str]:
+    """Return what stands out among the layers: one that dominates, and those that the host cannot keep up with."""
+    times = {layer.name: layer.costs[index].forward_ns + layer.costs[index].backward_ns for layer in profile.layers}
+    total = sum(times.values())
+    found = []
+    name = max(times, key=times.__getitem__)
+    if times[name] > max(DOMINATING_SHARE, DOMINATING_TIMES / len(times)) * total:
+        share = times[name] / total
+        found.append(
+            f"{name} alone takes {format_share(share)} of the time of all layers: more than {int(1 / share)} stages "
+            "cannot share the work evenly, unless it is opened (--granularity, or fewer --leaf)."
+        )
+    bound = [
+        layer.name
+        for layer in profile.layers
+        if (layer.costs[index].host_ns or 0) > times[layer.name] >= WEIGHTY_SHARE * total / len(times)
+    ]
+    if bound:
+        found.append(
+            f"{len(bound)} layers, such as {bound[0]}, take the host longer to start than the device to run: the "
+            "device will wait for it. Larger micro-batches or torch.compile shorten that."
+        )
+    return found
 
 
 def _relative_mad(cost: Cost) -> float:
