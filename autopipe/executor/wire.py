@@ -82,10 +82,11 @@ def flat(tensor: Tensor, order: tuple[int, ...]) -> Tensor:
 
 
 def _order(tensor: Tensor) -> tuple[int, ...]:
-    """Return the dimensions by falling stride, where the tensor is dense in that order; else as they come."""
+    """Return the dimensions by falling stride, also where there are gaps; as they come where elements overlap."""
     strides = tensor.stride()
-    order = tuple(sorted(range(tensor.dim()), key=lambda d: (-strides[d], d)))
-    return order if tensor.permute(order).is_contiguous() else tuple(range(tensor.dim()))
+    if any(stride == 0 and size > 1 for stride, size in zip(strides, tensor.shape, strict=True)):
+        return tuple(range(tensor.dim()))
+    return tuple(sorted(range(tensor.dim()), key=lambda d: (-strides[d], d)))
 
 
 def _describe(value: Any, origin: str) -> Spec:

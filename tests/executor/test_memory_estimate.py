@@ -7,7 +7,6 @@ import torch
 
 import autopipe
 from autopipe.cli.demo.rank import counted_peak
-from autopipe.cli.demo.text import Batch
 from autopipe.documents.plan import Plan
 from autopipe.documents.profile import Profile
 from autopipe.hardware.cluster import Cluster
@@ -39,7 +38,7 @@ def rank_peak(rank: int, name: str, plan: Plan) -> int:
         pipe.step(inputs, target=target)
         optimizer.step()
         optimizer.zero_grad()
-    return counted_peak(pipe, optimizer, Batch(inputs, target))
+    return counted_peak(pipe, optimizer, lambda: pipe.step(inputs, target=target))
 
 
 @pytest.mark.parametrize(

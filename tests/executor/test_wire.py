@@ -71,3 +71,17 @@ def test_poison_says_that_nothing_could_be_made() -> None:
 def test_an_object_that_cannot_travel_is_refused_by_name() -> None:
     with pytest.raises(InputError, match=r"message a0>1\.2 holds a slice"):
         describe([slice(1)], origin="message a0>1.2")
+
+
+def test_a_part_of_a_larger_tensor_keeps_the_order_of_its_dimensions() -> None:
+    """As the gradients of concatenated feature maps: kernels would add in another order (met in SegFormer)."""
+    part = torch.randn(2, 8, 8, 32).permute(0, 3, 1, 2)[:, :16]
+    (spec,) = describe([part], origin="a message")
+    (buffer,) = allocate((spec,), torch.device("cpu"))
+    assert buffer.stride() == (1024, 1, 128, 16)
+
+
+def test_an_expanded_tensor_is_laid_out_as_its_shape_says() -> None:
+    (spec,) = describe([torch.randn(2, 1).expand(2, 3)], origin="a message")
+    (buffer,) = allocate((spec,), torch.device("cpu"))
+    assert buffer.stride() == (3, 1)
