@@ -336,7 +336,9 @@ class Pipeline:
             self._threads.close()
 
     def __repr__(self) -> str:
-        where = f"{self.layout.ranks} thread-ranks" if self._threads is not None else f"rank {self.rank}"
+        where = f"{len(self._ranks)} thread-ranks" if self._threads is not None else f"rank {self.rank}"
+        if self.layout.replicas > 1:
+            where += f" of {self.layout.replicas} replicas"
         return (
             f"Pipeline({self._graph.model}, {len(self.layout.stage_ranks)} stages, {self.layout.micro_batches} "
             f"micro-batches, {self.layout.schedule}, {where})"

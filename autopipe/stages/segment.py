@@ -108,12 +108,15 @@ def _call_segment(
     place: nn.Module = getattr(module, SEGMENTS)
     key = str(len(place._modules))
     place.add_module(key, make(module, part, layer))
-    call = graph.call_module(f"{SEGMENTS}.{key}", tuple(copies[source] for source in reads))
+    # Results keep their names, which are those by which layers know their nodes.
+    name = results[0].name if len(results) == 1 else f"{SEGMENTS}_{key}"
+    arguments = tuple(copies[source] for source in reads)
+    call = graph.create_node("call_module", f"{SEGMENTS}.{key}", arguments, {}, name=name)
     if len(results) == 1:
         copies[results[0]] = call
     else:
         for index, node in enumerate(results):
-            copies[node] = graph.call_function(operator.getitem, (call, index))
+            copies[node] = graph.create_node("call_function", operator.getitem, (call, index), {}, name=node.name)
 
 
 def _wrapped(module: nn.Module) -> nn.Module:

@@ -24,11 +24,12 @@ def thread_pipe(
     bounds: tuple[int, ...] | None = None,
     virtual: int = 1,
     recompute: bool = False,
+    recomputed: tuple[str, ...] = (),
     **options: Any,
 ) -> Pipeline:
     """Return ``model`` as a pipeline of ``stages`` thread-ranks, cut evenly unless ``bounds`` say otherwise.
 
-    With ``recompute`` every layer is recomputed.
+    With ``recompute`` every layer is recomputed, else those of ``recomputed``.
     """
     recording = record(model, example)
     layout = Layout(
@@ -37,7 +38,7 @@ def thread_pipe(
         schedule=schedule,
         micro_batches=micro_batches,
         virtual_stages=virtual,
-        recompute=tuple(layer.name for layer in recording.graph.layers) if recompute else (),
+        recompute=tuple(layer.name for layer in recording.graph.layers) if recompute else recomputed,
     )
     return Pipeline(recording.module, recording.graph, layout, loss_fn=loss_fn, ranks=stages, **options)
 

@@ -79,6 +79,24 @@ def test_layers_are_compiled_one_by_one_also_where_they_are_recomputed(recompute
     assert short <= full + 2 * layers
 
 
+def test_layers_with_several_results_are_compiled_beside_recomputed_ones() -> None:
+    job = JOBS["gpt"]
+    model, plain = twins(job.build)
+    x, y = job.draw(4)
+    layers = [layer.name for layer in record(model, (x,)).graph.layers]
+    pipe = thread_pipe(
+        model,
+        (x,),
+        stages=1,
+        micro_batches=2,
+        loss_fn=job.loss,
+        recomputed=tuple(layers[::3]),
+        compilation=Compilation(per="layer", options={"backend": "eager"}),
+    )
+    assert torch.allclose(pipe.step(x, target=y), plain_step(plain, job.loss, (x,), y, 2), rtol=1e-6)
+    pipe.close()
+
+
 def test_a_schedule_that_splits_backwards_is_warned_of() -> None:
     model, _ = twins(JOBS["mlp"].build)
     with pytest.warns(UserWarning, match="torch compiles each backward as one"):
