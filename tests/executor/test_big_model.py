@@ -29,7 +29,7 @@ def trained(rank: int) -> tuple[list[str], int, int, int]:
     big = benchmark()
     sizes = {"width": 640, "blocks": 4, "vocabulary": 512}
     torch.manual_seed(3)
-    plain = big.GPT(**sizes)
+    plain = big.gpt(**sizes)
     ids = torch.randint(0, 512, (8, 17))
     model, recording = big.recorded_on_meta(ids[:2, :-1], dtype=torch.float32, **sizes)
     layout = big.layout_of(recording, 4, 4)

@@ -1,51 +1,23 @@
 """A GPT of any width, built on the meta device, recorded there, and cut into stages of about equal weight."""
 
+import sys
+from pathlib import Path
+
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
+
+sys.path.insert(0, str(Path(__file__).parents[3]))
 
 from autopipe.executor.build import Layout
 from autopipe.recorder import Recording, record
+from tests.models import GPT
 
 BLOCKS, VOCABULARY, CONTEXT = 36, 50_304, 64
 
 
-class Block(nn.Module):
-    def __init__(self, width: int, heads: int) -> None:
-        super().__init__()
-        self.heads = heads
-        self.norm1 = nn.LayerNorm(width)
-        self.qkv = nn.Linear(width, 3 * width)
-        self.out = nn.Linear(width, width)
-        self.norm2 = nn.LayerNorm(width)
-        self.up = nn.Linear(width, 4 * width)
-        self.down = nn.Linear(4 * width, width)
-
-    def forward(self, x: Tensor) -> Tensor:
-        batch, time, width = x.shape
-        q, k, v = (
-            t.view(batch, time, self.heads, width // self.heads).transpose(1, 2)
-            for t in self.qkv(self.norm1(x)).split(width, dim=2)
-        )
-        attention = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-        x = x + self.out(attention.transpose(1, 2).reshape(batch, time, width))
-        return x + self.down(functional.gelu(self.up(self.norm2(x))))
-
-
-class GPT(nn.Module):
-    def __init__(self, *, width: int, blocks: int = BLOCKS, vocabulary: int = VOCABULARY) -> None:
-        super().__init__()
-        self.tokens = nn.Embedding(vocabulary, width)
-        self.positions = nn.Embedding(CONTEXT, width)
-        self.blocks = nn.ModuleList(Block(width, 8) for _ in range(blocks))
-        self.norm = nn.LayerNorm(width)
-        self.head = nn.Linear(width, vocabulary, bias=False)
-
-    def forward(self, ids: Tensor) -> Tensor:
-        x = self.tokens(ids) + self.positions(torch.arange(ids.shape[1], device=ids.device))
-        for block in self.blocks:
-            x = block(x)
-        return self.head(self.norm(x))
+def gpt(*, width: int, blocks: int = BLOCKS, vocabulary: int = VOCABULARY) -> GPT:
+    return GPT(vocabulary, width, blocks, CONTEXT, tied=False)
 
 
 def token_loss(logits: Tensor, target: Tensor) -> Tensor:
@@ -55,7 +27,7 @@ def token_loss(logits: Tensor, target: Tensor) -> Tensor:
 def recorded_on_meta(ids: Tensor, *, dtype: torch.dtype, **sizes: int) -> tuple[GPT, Recording]:
     """Return the model without memory, and its record."""
     with torch.device("meta"):
-        model = GPT(**sizes).to(dtype)
+        model = gpt(**sizes).to(dtype)
     return model, record(model, (ids,))
 
 
