@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
+    from autopipe.checkpoints.plain import load_checkpoint as load_checkpoint
     from autopipe.executor.grad_scaler import GradScaler as GradScaler
     from autopipe.executor.pipeline import Pipeline
     from autopipe.executor.request import Arguments as Arguments
@@ -34,6 +35,7 @@ _HOMES = {
     "Pipeline": "autopipe.executor.pipeline",
     "ReplicaSampler": "autopipe.executor.sampler",
     "draw_seed": "autopipe.executor.seeds",
+    "load_checkpoint": "autopipe.checkpoints.plain",
 }
 
 

@@ -83,7 +83,7 @@ def save(document: Document, path: str | Path) -> None:
     write_whole(encode(document), path)
 
 
-def write_whole(content: bytes, path: str | Path) -> None:
+def write_whole(content: bytes | memoryview, path: str | Path) -> None:
     """Write ``content`` to ``path`` so that a reader sees the old file or the new one, never a part.
 
     Raises

@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, fx, nn
 
+from autopipe.checkpoints.whole_file import write_state
 from autopipe.documents.files import fingerprint
 from autopipe.documents.graph import Graph
 from autopipe.documents.plan import Plan
@@ -25,6 +26,7 @@ from autopipe.executor.build import (
     rank_pairs,
     tensors_of_ranks,
 )
+from autopipe.executor.checkpoint import Checkpointer, Optimizers, Progress, Restored, Saving, Trained, several
 from autopipe.executor.ending import take_outputs
 from autopipe.executor.launch import ThreadRanks, join_group, local_devices, under_torchrun
 from autopipe.executor.loader import until_first_end
@@ -127,6 +129,9 @@ class Pipeline:
             copies += [over_same_parameters(module) for _ in range(1, layout.replicas)]
             self._threads = ThreadRanks(local, replicas=layout.replicas)
             self._ranks = tuple(build(endpoint) for endpoint in self._threads.endpoints)
+        self._checkpointer = Checkpointer(
+            graph, layout, self._ranks[0].runtime.endpoint if self._threads is None else None
+        )
         self._each(self._start)
         held = [self.rank] if self._threads is None else list(range(layout.ranks))
         self.is_first = layout.stage_ranks[0] in held
@@ -308,14 +313,130 @@ class Pipeline:
         load_full(self.modules(), self._graph, state)
 
     def save_full(self, path: str | Path) -> None:
-        """Write the whole model's state to ``path`` (``torch.load`` reads it). All ranks call it, rank 0 writes."""
+        """Write the whole model's state to one file. All ranks call it, rank 0 writes.
+
+        Parameters
+        ----------
+        path : path
+            Where its name ends in ``.safetensors`` it is such a file; else one that ``torch.load`` reads.
+        """
         state = self.full_state_dict()
         if self.rank == 0 and self.replica == 0:
-            temporary = Path(f"{path}.part")
-            torch.save(state, temporary)
-            temporary.replace(path)
+            write_state(state, path)
         if self._threads is None:
             self._ranks[0].runtime.endpoint.gather_notes(b"saved")
+
+    def save(
+        self,
+        folder: str | Path,
+        *,
+        optimizer: Optimizers = None,
+        scheduler: Any = None,
+        scaler: Any = None,
+        step: int | None = None,
+        data: Any = None,
+        keep: int | None = None,
+        in_background: bool = False,
+    ) -> Saving:
+        """Write a checkpoint, ``folder/step-00000100``, whole or not at all. All ranks call it.
+
+        It holds parameters, buffers and the optimizer's state under the model's own names, so that a pipeline of any
+        other split, or the plain model (`autopipe.load_checkpoint`), can go on from it. A crash while it is written
+        leaves those before as they were. Gradients are not saved: call it after the optimizer's step.
+
+        Parameters
+        ----------
+        folder : path
+            On a file system that all machines share. It is made if need be.
+        optimizer, scheduler : optional
+            One, or a sequence of them. Other ranks' parameters are saved by those ranks.
+        scaler : optional
+            A gradient scaler.
+        step : int, optional
+            The number in the name; by default how many steps the pipeline has taken.
+        data : optional
+            Where the data is: an object with ``state_dict`` and ``load_state_dict``, such as a loader, or numbers,
+            strings and lists or dictionaries of them; of each replica, what its first rank passes that is not None.
+        keep : int, optional
+            Remove all but so many of the newest checkpoints when this one is whole.
+        in_background : bool
+            Copy the state and return; a thread writes it while training goes on. The next `save` waits for it.
+
+        Returns
+        -------
+        Saving
+            ``wait()`` returns the checkpoint's path once it is whole.
+
+        Raises
+        ------
+        InputError
+            If something cannot be saved.
+        DocumentError
+            On every rank, if some rank could not write.
+        """
+        return self._checkpointer.save(
+            folder,
+            self.state_dict(),
+            dict(self.named_parameters()),
+            Trained(optimizers=several(optimizer), schedulers=several(scheduler), scaler=scaler, data=data),
+            Progress(step=self.steps if step is None else step, steps=self.steps, seed=self.seed),
+            keep=keep,
+            in_background=in_background,
+        )
+
+    def load(
+        self,
+        folder: str | Path,
+        *,
+        optimizer: Optimizers = None,
+        scheduler: Any = None,
+        scaler: Any = None,
+        data: Any = None,
+        random_state: bool = True,
+        required: bool = True,
+    ) -> Restored | None:
+        """Go on from a checkpoint, in place, whatever pipeline saved it. All ranks call it.
+
+        What random operations draw from (`seed`, `steps`) is restored, and with ``random_state`` the state of
+        torch's generator for the CPU, with which loops draw their batches.
+
+        Parameters
+        ----------
+        folder : path
+            A checkpoint, or a folder of them, of which the newest that is whole is taken.
+        optimizer, scheduler, scaler : optional
+            As for `save`: made as they were then.
+        data : optional
+            An object whose ``load_state_dict`` is called.
+        required : bool
+            If not, None is returned where ``folder`` holds no checkpoint yet.
+
+        Returns
+        -------
+        Restored
+            ``step`` and ``data`` as they were saved, and the checkpoint's path.
+
+        Raises
+        ------
+        MismatchError
+            If it was saved from another model, or with another optimizer; nothing of the model has changed then.
+        DocumentError
+            If there is no checkpoint, it is damaged, or it lacks what is to be loaded.
+        """
+        found = self._checkpointer.load(
+            folder,
+            self.state_dict(),
+            dict(self.named_parameters()),
+            Trained(optimizers=several(optimizer), schedulers=several(scheduler), scaler=scaler, data=data),
+            give=self.load_state_dict,
+            random_state=random_state,
+            required=required,
+        )
+        if found is None:
+            return None
+        restored, progress = found
+        self.steps, self.seed = progress.steps, progress.seed
+        return restored
 
     def timeline(self) -> Timeline:
         """Return what every rank did in the last step. All ranks call it."""
@@ -331,7 +452,8 @@ class Pipeline:
             rank.runtime.reset()
 
     def close(self) -> None:
-        """End the threads of thread-ranks; a process group stays the caller's."""
+        """Finish a checkpoint, and end the threads of thread-ranks; a process group stays the caller's."""
+        self._checkpointer.finish()
         if self._threads is not None:
             self._threads.close()
 
