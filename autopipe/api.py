@@ -178,9 +178,17 @@ def partition(
     memory_bytes: int | None = None,
     micro_batch_size: int | None = None,
     schedule: str | None = None,
+    stages: int | None = None,
+    replicas: int | None = None,
+    virtual: int | None = None,
+    recompute: str = "auto",
+    pins: Sequence[str] = (),
+    forbidden_cuts: Sequence[str] = (),
+    together: Sequence[str] = (),
+    tied_together: bool = False,
     time_limit_s: float = 30.0,
 ) -> Plan:
-    """Return the stage boundaries, micro-batch size and schedule that make the step fastest within memory.
+    """Return the replicas, stages, micro-batch size, schedule and recompute of the fastest step within memory.
 
     Parameters
     ----------
@@ -190,11 +198,23 @@ def partition(
         How many equal devices there are, each with ``memory_bytes``; or give a ``cluster``. A profile that was
         measured on so many ranks (or neither is given) is planned for their devices and links.
     batch_size : int
-        The mini-batch, in samples.
+        The mini-batch, in samples, over all replicas.
     memory_bytes : int, optional
         The limit of each device; by default the memory of the profiled device.
-    micro_batch_size, schedule : optional
-        Fix what would be searched.
+    micro_batch_size, schedule, stages, replicas, virtual : optional
+        Fix what would be searched: ``stages`` the pipeline size, ``virtual`` the stages of each rank.
+    recompute : str
+        ``auto``, ``none``, ``all``, or patterns of layers' names with commas between.
+    pins : sequence of str
+        ``LAYERS=STAGE``: the stage of the layers that a name or pattern matches, from the last one if negative.
+    forbidden_cuts : sequence of str
+        Names or patterns of layers with which no stage may begin.
+    together : sequence of str
+        Modules of which each is to be whole on one rank (``blocks.*``), or several names with commas between.
+    tied_together : bool
+        Whether layers that share a parameter are to be on one rank; if not, being apart has its price.
+    time_limit_s : float
+        For the search; what was found by then is returned.
 
     Raises
     ------
@@ -203,7 +223,7 @@ def partition(
     DocumentError, InputError
         If the profile or an argument cannot be used.
     """
-    from autopipe.planner import plan
+    from autopipe.planner import Request, plan
 
     document = profile if isinstance(profile, Profile) else load(profile, Profile)
     if (gpus is not None and cluster is not None) or (gpus is None and cluster is None and not document.ranks):
@@ -219,14 +239,21 @@ def partition(
         link = Link(latency_ns=document.link_latency_ns, bytes_per_s=document.link_bytes_per_s)
         limit = memory_bytes if memory_bytes is not None else document.device_memory_bytes
         cluster = Cluster.uniform(gpus, memory_bytes=limit, intra_node=link)
-    return plan(
-        document,
-        cluster,
+    request = Request(
         batch_size=batch_size,
         micro_batch_size=micro_batch_size,
         schedule=schedule,
+        stages=stages,
+        replicas=replicas,
+        virtual=virtual,
+        recompute=recompute,
+        pins=tuple(pins),
+        forbidden_cuts=tuple(forbidden_cuts),
+        together=tuple(together),
+        tied_together=tied_together,
         time_limit_s=time_limit_s,
     )
+    return plan(document, cluster, request)
 
 
 def split(model: nn.Module, plan: Plan | str | Path) -> tuple[nn.Module, ...]:
@@ -359,7 +386,7 @@ def pipeline(
         def make(measured: Callable[[Sequence[str]], Profile], gpus: int) -> Plan:
             def planned(document: Profile) -> Plan:
                 batch = batch_size if batch_size is not None else _samples(example)
-                return partition(document, gpus=gpus, batch_size=batch, memory_bytes=memory_bytes)
+                return partition(document, gpus=gpus, batch_size=batch, memory_bytes=memory_bytes, replicas=1)
 
             return refined(measured, planned) if granularity is not None else planned(measured(()))
 

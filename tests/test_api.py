@@ -36,7 +36,8 @@ def test_one_call_gives_a_pipeline_that_trains_like_the_plain_model(name: str) -
     loss = pipe.step(x, target=y)
     assert torch.equal(loss, plain_step(plain, job.loss, (x,), y, pipe.plan.micro_batches))
     assert differences(model, plain, {"tokens.weight"}) == []
-    assert [stage.end - stage.begin > 0 for stage in pipe.plan.stages] == [True, True]
+    assert pipe.plan.pipeline_size == 2
+    assert all(stage.end > stage.begin for stage in pipe.plan.stages)
     assert pipe.plan.stages[-1].end == len(pipe.plan.graph.layers)
 
 

@@ -9,11 +9,13 @@ from autopipe.cli.imported import StagesParameter, partition_graph
 from autopipe.cli.screen import Screen, screen_options
 from autopipe.cli.subject import measure, prepare, subject_options
 from autopipe.cli.values import SizeParameter
+from autopipe.cli.wishes import wish_options
 from autopipe.documents.files import load
 from autopipe.documents.profile import Profile
 from autopipe.errors import InputError
 
 MICROSECOND_NS = 1000
+WISHES = ("replicas", "virtual", "recompute", "pins", "forbidden_cuts", "together", "tied_together", "engine")
 
 
 @click.command("partition", short_help="Plan stages, micro-batches and schedule for a number of GPUs.")
@@ -42,6 +44,8 @@ MICROSECOND_NS = 1000
 )
 @click.option("--objective", type=click.Choice(["step", "bottleneck"]), help="A graph of --format has its bottleneck.")
 @click.option("--assignment", type=click.Path(dir_okay=False), help="With --format: write node -> stage here as JSON.")
+@wish_options
+@click.option("--write-lp", "lp_file", type=click.Path(dir_okay=False), help="Write the plan's programme: .lp or .mps.")
 @subject_options
 @click.option("-o", "--output", type=click.Path(dir_okay=False), help="Write the plan here.")
 @screen_options
@@ -60,6 +64,7 @@ def command(
     format_: str | None,
     objective: str | None,
     assignment: str | None,
+    lp_file: str | None,
     output: str | None,
     as_json: bool,
     quiet: bool,
@@ -100,9 +105,11 @@ def command(
         )
     if objective == "bottleneck" or assignment is not None:
         raise click.UsageError("--objective bottleneck and --assignment belong to a graph of --format.")
+    wishes = {name: options.pop(name) for name in WISHES}
     profile = _profile(source, micro_batch, screen, options)
 
     from autopipe.cli.cluster import cluster_of
+    from autopipe.planner import Request
     from autopipe.planner import plan as make_plan
     from autopipe.reporting.plan_table import plan_report
 
@@ -114,15 +121,20 @@ def command(
         bytes_per_s=bandwidth,
         latency_ns=None if latency_us is None else round(latency_us * MICROSECOND_NS),
     )
-    plan = make_plan(
-        profile,
-        devices,
+    request = Request(
         batch_size=batch,
         micro_batch_size=micro_batch,
         schedule=schedule,
         stages=stages,
         time_limit_s=time_limit,
+        **{name: tuple(value) if isinstance(value, (list, tuple)) else value for name, value in wishes.items()},
     )
+    plan = make_plan(profile, devices, request)
+    if lp_file is not None:
+        from autopipe.planner import write_programme
+
+        write_programme(profile, devices, request, plan, lp_file)
+        screen.say(f"Integer programme written to {lp_file}.")
     screen.show(plan_report(plan))
     screen.deliver(plan, output)
 

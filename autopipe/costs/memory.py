@@ -98,9 +98,19 @@ def rank_memory(
     Exact without skips. A value that passes over stages is booked as if it passed over all that there are,
     because the interval alone does not say how many: its sends may stay unsent for longer.
     """
+    extra = [
+        holding_bytes(memory, times, held, stage=stage, stages=stages, micro_batches=micro_batches) for held in holdings
+    ]
+    return memory.state + memory.peak + np.maximum.reduce(extra)
+
+
+def holding_bytes(
+    memory: IntervalMemory, times: IntervalTimes, held: StageHolding, *, stage: int, stages: int, micro_batches: int
+) -> Table:
+    """Return what each interval as ``stage`` holds at one moment, beside its state and the micro-batch in hand."""
     unsent_far = min(micro_batches, SEND_SLACK + max(1, stages - 1 - stage))
     unsent_far_gradients = min(micro_batches, SEND_SLACK + max(1, stage))
-    extra = [
+    return (
         held.in_flight * memory.saved
         + held.inputs * times.input_bytes
         + held.gradients * memory.output_gradients
@@ -108,9 +118,7 @@ def rank_memory(
         + unsent_far * memory.far_outputs
         + held.input_gradients * memory.near_input_gradients
         + unsent_far_gradients * memory.far_input_gradients
-        for held in holdings
-    ]
-    return memory.state + memory.peak + np.maximum.reduce(extra)
+    )
 
 
 def _held(sized: SizedProfile, layers: tuple[ProfiledLayer, ...]) -> tuple[Table, Table]:

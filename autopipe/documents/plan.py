@@ -103,7 +103,7 @@ class Plan(Document, frozen=True, kw_only=True, forbid_unknown_fields=True, tag=
     training step: all micro-batches, gradients summed over ranks and replicas, optimizer; ``bubble_ratio`` the
     idle share of it. Entry r * ``data_parallel_size`` + k of ``device_order`` is the device of pipeline rank r's
     replica k; devices are taken in turn where it is (). ``actions`` are the lines, one per rank, of a schedule
-    that no name and sizes say, such as a fitted one.
+    that no name and sizes say, such as a fitted one. ``explanation`` are sentences on what would change the step.
     """
 
     model: str
@@ -126,6 +126,7 @@ class Plan(Document, frozen=True, kw_only=True, forbid_unknown_fields=True, tag=
     bubble_ratio: float
     certificate: Certificate
     binding: str
+    explanation: tuple[str, ...] = ()
     alternatives: tuple[Alternative, ...] = ()
     link_latency_ns: int = 0
     link_bytes_per_s: int | None = None

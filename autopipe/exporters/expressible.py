@@ -54,22 +54,31 @@ def expressible(
             f"the profile of {profile.model} is not the one that the plan for {plan.model} was made from "
             f"({profile.fingerprint[:12]} and {plan.profile_fingerprint[:12]}): give that one, or plan again."
         )
+    from autopipe.planner import Request
     from autopipe.planner import plan as make_plan
 
     cuts = tuple(sorted({*profile.forbidden_cuts, *forbidden}))
     found = make_plan(
         msgspec.structs.replace(profile, forbidden_cuts=cuts),
         _cluster_of(plan),
-        batch_size=plan.batch_size,
-        micro_batch_size=plan.micro_batch_size,
-        schedule=schedules[0] if lacks_schedule else plan.schedule,
-        stages=plan.pipeline_size,
+        Request(
+            batch_size=plan.batch_size,
+            micro_batch_size=plan.micro_batch_size,
+            schedule=schedules[0] if lacks_schedule else plan.schedule,
+            stages=plan.pipeline_size,
+            recompute=_recompute_of(plan),
+        ),
     )
     slower = (found.step_ns - plan.step_ns) / plan.step_ns
     return found, (
         f"The plan {difference}, and {runtime} cannot: this is the best plan that it can express, predicted at "
         f"{format_time(found.step_ns)} against {format_time(plan.step_ns)} ({slower:+.1%}).",
     )
+
+
+def _recompute_of(plan: Plan) -> str:
+    """Return the layers that recompute in the plan, as a request names them."""
+    return ",".join(name for stage in plan.stages for name in stage.recompute) or "none"
 
 
 def _stage_at(plan: Plan, begin: int) -> int:

@@ -2,6 +2,8 @@
 
 from autopipe.planner.any_order import plan
 from autopipe.planner.evaluation import evaluate
-from autopipe.planner.score import simulate_plan
+from autopipe.planner.programme import write_programme
+from autopipe.planner.request import Request
+from autopipe.planner.writing import simulate_plan
 
-__all__ = ["evaluate", "plan", "simulate_plan"]
+__all__ = ["Request", "evaluate", "plan", "simulate_plan", "write_programme"]

@@ -3,7 +3,6 @@
 import time
 from bisect import bisect_right
 from collections.abc import Callable
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -15,7 +14,7 @@ from autopipe.errors import InfeasibleError
 from autopipe.hardware.cluster import Cluster
 from autopipe.planner.dag import Dag, Floats, Kind, Transfer, stage_loads
 from autopipe.planner.reordering import blocks, must_precede, order_of_stages, reordered
-from autopipe.planner.request import with_profiled
+from autopipe.planner.request import Request, with_profiled
 from autopipe.planner.search import plan as plan_in_order
 from autopipe.units import SECOND, format_time
 
@@ -23,7 +22,7 @@ SHARE_OF_TIME = 0.25
 LEAST_GAIN = 1e-3
 
 
-def plan(profile: Profile, cluster: Cluster, *, time_limit_s: float = 30.0, **options: Any) -> Plan:
+def plan(profile: Profile, cluster: Cluster, request: Request) -> Plan:
     """Return the plan of the shortest step, with the layers in the recorded order or in one that suits stages better.
 
     Stages of a graph with branches need not lie in a row in the recorded order: two towers, listed layer by layer,
@@ -31,19 +30,18 @@ def plan(profile: Profile, cluster: Cluster, *, time_limit_s: float = 30.0, **op
     of stages; if that lowers the bottleneck, the layers are put in the order of these stages and planned again, and
     the faster of the two plans is returned. It carries the graph in its order, which is the order in which it runs.
 
-    Parameters
-    ----------
-    options
-        As in `autopipe.planner.search.plan`, which see for what is raised.
+    See `autopipe.planner.search.plan` for parameters and for what is raised.
     """
     begun = time.monotonic()
-    first = plan_in_order(profile, cluster, time_limit_s=time_limit_s, **options)
-    left = time_limit_s - (time.monotonic() - begun)
+    first = plan_in_order(profile, cluster, request)
+    left = request.time_limit_s - (time.monotonic() - begun)
     order = better_order(profile, with_profiled(cluster, profile), first, time_limit_s=SHARE_OF_TIME * left)
     if order is None:
         return first
     try:
-        second = plan_in_order(reordered(profile, order), cluster, time_limit_s=left, **options)
+        second = plan_in_order(
+            reordered(profile, order), cluster, msgspec.structs.replace(request, time_limit_s=max(0.0, left))
+        )
     except InfeasibleError:
         return first
     if second.step_ns >= first.step_ns:

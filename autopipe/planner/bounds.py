@@ -1,13 +1,17 @@
 """A dynamic programme over cuts gives the ILP its incumbent, its bounds and the intervals that are left to it."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from autopipe.costs.tables import Table
-from autopipe.planner.problem import Mask, Problem, pace_ns
+from autopipe.planner.places import Mask
+from autopipe.planner.problem import FAR, Problem, pace_ns
 
-FAR = np.int64(1 << 61)
+Entries = TypeVar("Entries", Table, Mask)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,13 +34,15 @@ def cheapest(problem: Problem, *, pace_limit_ns: int | None = None) -> Split | N
     -----
     From the last stage to the first, over the boundary before it: a smaller sum behind a boundary is better
     both as an end and for the round trips that contain it, so the least one is all that need be kept.
-    O(stages * L^2).
+    O(stages * W^2) for windows of W places.
     """
+    if _is_empty(problem):
+        return None
     sums, choices = _backward(problem, pace_limit_ns)
     total = int(sums[0][0])
     if total >= FAR:
         return None
-    bounds = _follow(choices)
+    bounds = follow(problem, choices)
     return Split(bounds=bounds, total_ns=total, pace_ns=pace_ns(problem, bounds))
 
 
@@ -49,13 +55,16 @@ class Frontier:
     cheapest, fastest : Split
         The least sum at any pace, and the least sum at the least pace.
     best : Split
-        The least (m-1) * pace + sum: the exact optimum of the solver's objective where there is neither an
-        optimizer nor a tied parameter, else a bound under it.
+        The least weight * pace + sum: the exact optimum of the solver's objective where there is neither a
+        tail, nor a tied parameter, nor a rank with several stages, else a bound under it.
+    problem : Problem
+        What they are splits of.
     """
 
     cheapest: Split
     fastest: Split
     best: Split
+    problem: Problem
 
 
 def frontier(problem: Problem) -> Frontier | None:
@@ -70,108 +79,160 @@ def frontier(problem: Problem) -> Frontier | None:
     if least is None:
         return None
     quickest = _fastest(problem, least)
-    weight = problem.micro_batches - 1
+    weight = problem.weight
 
     def score(split: Split) -> tuple[int, int]:
         return weight * split.pace_ns + split.total_ns, split.pace_ns
 
     best = min(quickest, least, key=score)
+    narrowed = problem
+    if weight:
+        narrowed = narrow(problem, (score(best)[0] - least.total_ns) // weight)
     ranges = [(quickest.pace_ns, least)]
     while ranges:
         low, above = ranges.pop()
         if low >= above.pace_ns or weight * low + above.total_ns >= score(best)[0]:
             continue
-        middle = (low + above.pace_ns) // 2
-        found = cheapest(problem, pace_limit_ns=middle)
+        middle = min((low + above.pace_ns) // 2, (score(best)[0] - least.total_ns) // weight)
+        found = cheapest(narrowed, pace_limit_ns=middle)
         assert found is not None
         best = min(best, found, key=score)
         ranges += [(middle + 1, above), (low, found)]
-    return Frontier(cheapest=least, fastest=quickest, best=best)
+    return Frontier(cheapest=least, fastest=quickest, best=best, problem=problem)
+
+
+def narrow(problem: Problem, limit_ns: int, tables: Sequence[Table] | None = None) -> Problem:
+    """Return ``problem`` with windows that hold every allowed split whose entries are all at most ``limit_ns``.
+
+    It stays as it was if there is none. Entries are those of ``tables``, by default of the pace.
+    """
+    reached: list[npt.NDArray[np.bool_]] = [np.ones(1, dtype=bool)]
+    masks = []
+    for stage in range(problem.stages):
+        short = block(problem, problem.pace_ns if tables is None else tables, stage) <= limit_ns
+        masks.append(block(problem, problem.allowed, stage) & short)
+        reached.append(np.any(masks[stage][reached[-1]], axis=0))
+    onward: npt.NDArray[np.bool_] = np.ones(1, dtype=bool)
+    windows = []
+    for stage in range(problem.stages, -1, -1):
+        if stage < problem.stages:
+            onward = np.any(masks[stage][:, onward], axis=1)
+        places = np.flatnonzero(reached[stage] & onward)
+        if not len(places):
+            return problem
+        begin = problem.windows[stage][0]
+        windows.append((begin + int(places[0]), begin + int(places[-1])))
+    return replace(problem, windows=tuple(reversed(windows)))
+
+
+def block(problem: Problem, tables: Sequence[Entries], stage: int) -> Entries:
+    """Return the part of a stage's table that lies in the windows of its two boundaries."""
+    (low, high), (first, last) = problem.windows[stage], problem.windows[stage + 1]
+    return tables[stage][low : high + 1, first : last + 1]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reduction:
-    """What is left for the ILP: per stage the intervals on some split that may beat the incumbent; the least pace."""
+    """What is left for the ILP: intervals (stage, begin, end) on some split that may beat the incumbent.
 
-    kept: tuple[Mask, ...]
+    ``pace_low_ns`` and ``tail_low_ns`` are the least pace and the least longest tail of all splits.
+    """
+
+    arcs: tuple[tuple[int, int, int], ...]
     pace_low_ns: int
-
-    @property
-    def intervals(self) -> int:
-        """How many (stage, interval) pairs are left."""
-        return sum(int(mask.sum()) for mask in self.kept)
+    tail_low_ns: int
 
 
-def reduce(problem: Problem, known: Frontier, incumbent_ns: int) -> Reduction:
+def reduce(known: Frontier, incumbent_ns: int) -> Reduction:
     """Return the intervals through which a split with an objective of at most ``incumbent_ns`` may pass.
 
     Where a split goes through an interval, its objective is at least the cheapest way to the interval, its
-    own cost and the cheapest way on, plus (m-1) times the larger of its pace and the least pace of all,
-    plus the optimizer of the stage.
+    own cost and the cheapest way on, plus the weight times the larger of its pace and the least pace of all,
+    plus the larger of its tail and the least tail of all.
     """
-    weight = problem.micro_batches - 1
+    problem = known.problem
+    weight = problem.weight
     ceiling = (incumbent_ns - known.cheapest.total_ns) // weight if weight else None
+    if ceiling is not None:
+        problem = narrow(problem, ceiling)
     onward, _ = _backward(problem, ceiling)
     reached = _forward(problem, onward, ceiling)
-    kept = []
+    tail_low = least_bottleneck(problem, problem.tail_ns)
+    arcs: list[tuple[int, int, int]] = []
     for stage in range(problem.stages):
-        through = reached[stage][:, None] + problem.compute_ns[stage] + problem.hop_ns[stage]
-        through = through + onward[stage + 1][None, :] + problem.optimizer_ns[stage]
-        through += weight * np.maximum(problem.pace_ns[stage], known.fastest.pace_ns)
+        through = reached[stage][:, None] + block(problem, problem.compute_ns, stage)
+        through = through + block(problem, problem.hop_ns, stage) + onward[stage + 1][None, :]
+        through += weight * np.maximum(block(problem, problem.pace_ns, stage), known.fastest.pace_ns)
+        through += np.maximum(block(problem, problem.tail_ns, stage), tail_low)
         mask = _open(problem, stage, onward[stage + 1], ceiling) & (reached[stage] < FAR)[:, None]
-        kept.append(mask & (through <= incumbent_ns))
-    return Reduction(kept=tuple(kept), pace_low_ns=known.fastest.pace_ns)
+        begins, ends = (mask & (through <= incumbent_ns)).nonzero()
+        low, first = problem.windows[stage][0], problem.windows[stage + 1][0]
+        arcs += [(stage, low + int(i), first + int(j)) for i, j in zip(begins, ends, strict=True)]
+    return Reduction(arcs=tuple(arcs), pace_low_ns=known.fastest.pace_ns, tail_low_ns=tail_low)
+
+
+def everything(problem: Problem) -> Reduction:
+    """Return all allowed intervals: what is left where nothing is known."""
+    arcs = [
+        (stage, int(begin), int(end))
+        for stage, mask in enumerate(problem.allowed)
+        for begin, end in zip(*mask.nonzero(), strict=True)
+    ]
+    return Reduction(arcs=tuple(arcs), pace_low_ns=0, tail_low_ns=0)
+
+
+def _is_empty(problem: Problem) -> bool:
+    return any(high < low for low, high in problem.windows)
 
 
 def _open(problem: Problem, stage: int, onward: Table, pace_limit_ns: int | None) -> Mask:
     """Return the intervals from which the end can be reached within the pace, given the least sums behind them."""
-    mask = problem.allowed[stage] & (onward < FAR)[None, :]
+    mask = block(problem, problem.allowed, stage) & (onward < FAR)[None, :]
     if pace_limit_ns is not None:
-        mask = mask & (problem.pace_ns[stage] <= pace_limit_ns)
+        mask = mask & (block(problem, problem.pace_ns, stage) <= pace_limit_ns)
         if problem.turns(stage):
-            round_trip = problem.compute_ns[stage] + onward[None, :]
+            round_trip = block(problem, problem.compute_ns, stage) + onward[None, :]
             mask &= round_trip <= problem.in_flight[stage] * pace_limit_ns
     return mask
 
 
 def _backward(problem: Problem, pace_limit_ns: int | None) -> tuple[list[Table], list[Table]]:
     """Return, per stage and boundary before it, the least sum to the end, and the boundary that begins it."""
-    onward = np.full(problem.layers + 1, FAR)
-    onward[problem.layers] = 0
+    onward = np.zeros(1, dtype=np.int64)
     sums, choices = [onward], []
     for stage in reversed(range(problem.stages)):
-        ways = problem.compute_ns[stage] + problem.hop_ns[stage] + onward[None, :]
-        ways = np.where(_open(problem, stage, onward, pace_limit_ns), ways, FAR)
+        ways = block(problem, problem.compute_ns, stage) + block(problem, problem.hop_ns, stage) + onward[None, :]
+        ways[~_open(problem, stage, onward, pace_limit_ns)] = FAR
         choices.append(ways.argmin(axis=1))
-        onward = ways.min(axis=1)
+        onward = np.take_along_axis(ways, choices[-1][:, None], axis=1)[:, 0]
         sums.append(onward)
     return sums[::-1], choices[::-1]
 
 
 def _forward(problem: Problem, onward: list[Table], pace_limit_ns: int | None) -> list[Table]:
     """Return, per stage and boundary before it, the least sum from the beginning."""
-    reached = np.full(problem.layers + 1, FAR)
-    reached[0] = 0
+    reached = np.zeros(1, dtype=np.int64)
     sums = [reached]
     for stage in range(problem.stages):
-        ways = problem.compute_ns[stage] + problem.hop_ns[stage] + reached[:, None]
+        ways = block(problem, problem.compute_ns, stage) + block(problem, problem.hop_ns, stage) + reached[:, None]
         mask = _open(problem, stage, onward[stage + 1], pace_limit_ns) & (reached < FAR)[:, None]
         reached = np.where(mask, ways, FAR).min(axis=0)
         sums.append(reached)
     return sums
 
 
-def _follow(choices: list[Table]) -> tuple[int, ...]:
-    bounds = [0]
-    for choice in choices:
-        bounds.append(int(choice[bounds[-1]]))
+def follow(problem: Problem, choices: Sequence[Table]) -> tuple[int, ...]:
+    """Return the bounds that ``choices`` lead to: by stage, the position in the window of the boundary behind it."""
+    bounds = [problem.windows[0][0]]
+    for stage, choice in enumerate(choices):
+        bounds.append(problem.windows[stage + 1][0] + int(choice[bounds[-1] - problem.windows[stage][0]]))
     return tuple(bounds)
 
 
 def _fastest(problem: Problem, known: Split) -> Split:
     """Return a split of the least pace, with the least sum among these, given any split."""
-    low = _least_bottleneck(problem)
-    found = cheapest(problem, pace_limit_ns=low)
+    low = least_bottleneck(problem, problem.pace_ns)
+    found = cheapest(narrow(problem, low), pace_limit_ns=low)
     if found is not None:
         return found
     best = known
@@ -182,14 +243,30 @@ def _fastest(problem: Problem, known: Split) -> Split:
             low = middle + 1
         else:
             best = found
+            problem = narrow(problem, best.pace_ns)
     return best
 
 
-def _least_bottleneck(problem: Problem) -> int:
-    """Return the least pace that stages and links alone allow."""
-    highest = np.full(problem.layers + 1, FAR)
-    highest[problem.layers] = 0
+def least_bottleneck(problem: Problem, tables: Sequence[Table]) -> int:
+    """Return the least value that the largest entry of an allowed split can have, `FAR` if there is none."""
+    return bottleneck(problem, [block(problem, tables, stage) for stage in range(problem.stages)])[0]
+
+
+def bottleneck(problem: Problem, blocks: Sequence[Table]) -> tuple[int, tuple[int, ...]]:
+    """Return the least that the largest entry of an allowed split can be, and a split that has it.
+
+    Parameters
+    ----------
+    blocks : sequence of Table
+        By stage, as `block` cuts them.
+    """
+    if _is_empty(problem):
+        return int(FAR), ()
+    highest = np.zeros(1, dtype=np.int64)
+    choices = []
     for stage in reversed(range(problem.stages)):
-        reach = np.maximum(problem.pace_ns[stage], highest[None, :])
-        highest = np.where(problem.allowed[stage], reach, FAR).min(axis=1)
-    return int(highest[0])
+        reach = np.maximum(blocks[stage], highest[None, :])
+        reach[~block(problem, problem.allowed, stage)] = FAR
+        choices.append(reach.argmin(axis=1))
+        highest = np.take_along_axis(reach, choices[-1][:, None], axis=1)[:, 0]
+    return int(highest[0]), follow(problem, choices[::-1])

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from autopipe.documents.plan import Alternative
 from autopipe.planner.bounds import frontier
-from autopipe.planner.problem import objective_ns, without_limits
+from autopipe.planner.problem import without_limits
 from autopipe.planner.score import Candidate
 from autopipe.simulator.metrics import imbalance
 from autopipe.units import format_bytes, format_share, format_time
@@ -27,18 +27,22 @@ def binding_sentence(best: Candidate, fewer: Sequence[Alternative]) -> str:
         devices = "One device alone" if first.pipeline_size == 1 else f"A pipeline of {first.pipeline_size}"
         sentences.append(
             f"{devices} would be faster: {format_time(first.step_ns)} against {format_time(best.step_ns)}, so "
-            f"{best.problem.stages} stages do not pay for this model and batch."
+            f"{len(best.problem.grid.rows) * best.problem.grid.replicas} devices do not pay for this model and batch."
+        )
+    if best.problem.ranks == 1 and best.problem.grid.replicas > 1:
+        sentences.append(
+            f"A pipeline does not pay here: {best.problem.grid.replicas} replicas of the whole model are fastest."
         )
     sentences.append(_pace_sentence(best))
     memory = _memory_sentence(best)
     if memory:
         sentences.append(memory)
-    stages, count = best.problem.stages, best.problem.micro_batches
-    idle = (stages - 1) / (count + stages - 1)
-    if idle > LARGE_BUBBLE:
+    ranks, count = best.problem.ranks, best.problem.micro_batches
+    idle = (ranks - 1) / (count * best.kind.virtual + ranks - 1)
+    if idle > LARGE_BUBBLE and not best.kind.splits:
         sentences.append(
-            f"With {count} micro-batch{'es' if count > 1 else ''} on {stages} stages at least {format_share(idle)} of "
-            f"the step idles; {2 * count + stages - 1} micro-batches would halve that."
+            f"With {count} micro-batch{'es' if count > 1 else ''} on {ranks} ranks at least {format_share(idle)} of "
+            f"the step idles; {2 * count + ranks - 1} micro-batches would halve that."
         )
     return " ".join(sentences)
 
@@ -49,18 +53,16 @@ def lost_because(candidate: Candidate, best: Candidate) -> str:
         more = max(candidate.run.peak_bytes) - max(best.run.peak_bytes)
         return f"as fast, holds {format_bytes(more)} more" if more > 0 else "as fast, not preferred"
     words = []
-    work = [sum(c.problem.micro_batches * (s.forward_ns + s.backward_ns) for s in c.stages) for c in (candidate, best)]
+    work = [
+        sum(c.problem.micro_batches * c.problem.grid.replicas * (s.forward_ns + s.backward_ns) for s in c.stages)
+        for c in (candidate, best)
+    ]
     if work[0] > work[1]:
         words.append(f"{format_share(work[0] / work[1] - 1)} more computation")
-    bubbles = [1 - sum(c.run.busy_ns) / (c.problem.stages * c.step_ns) for c in (candidate, best)]
+    bubbles = [1 - sum(c.run.busy_ns) / (c.problem.ranks * c.step_ns) for c in (candidate, best)]
     if bubbles[0] > bubbles[1]:
         words.append(f"idles {format_share(bubbles[0])} of the step, not {format_share(bubbles[1])}")
     return ", ".join(words) or "slower"
-
-
-def on_fewer(stages: int) -> str:
-    """Return the remark of the best plan on fewer devices."""
-    return "one device, nothing to wait for" if stages == 1 else f"on {stages} devices only"
 
 
 def _pace_sentence(best: Candidate) -> str:
@@ -81,10 +83,12 @@ def _pace_sentence(best: Candidate) -> str:
 def _memory_sentence(best: Candidate) -> str | None:
     """Say what memory costs, where the best split without limits is a better one."""
     problem = best.problem
+    if problem.coupled or all(limit is None for limit in problem.limits):
+        return None
     limited, free = frontier(problem), frontier(without_limits(problem))
     assert limited is not None
     assert free is not None
-    least = [objective_ns(problem, known.best.bounds) for known in (limited, free)]
+    least = [problem.weight * known.best.pace_ns + known.best.total_ns for known in (limited, free)]
     if least[1] >= least[0]:
         return None
     used = [(peak / limit, rank) for rank, peak in enumerate(best.run.peak_bytes) if (limit := problem.limits[rank])]

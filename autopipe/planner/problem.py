@@ -4,17 +4,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
-from autopipe.costs.memory import rank_memory
 from autopipe.costs.stages import Intervals
 from autopipe.costs.tables import Table
 from autopipe.costs.time import all_reduce_ns
-from autopipe.hardware.cluster import Cluster, Link
-from autopipe.schedules.named import make
-from autopipe.schedules.residency import StageHolding, stage_holdings
+from autopipe.hardware.device_grid import DeviceGrid
+from autopipe.planner.kind import Kind
+from autopipe.planner.levels import Levels
+from autopipe.planner.places import Mask, Windows, legal_intervals, pairs_together, windows_of
+from autopipe.planner.stage_tables import CostTables, first_level, stage_tables
+from autopipe.planner.wishes import Wishes
+from autopipe.schedules.moments import Moment, named_moments
+from autopipe.schedules.named import placement
 
-Mask = npt.NDArray[np.bool_]
+FAR = np.int64(1 << 61)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,38 +35,64 @@ class Problem:
 
     Attributes
     ----------
+    levels : Levels
+    level : tuple of Table
+        Which of the levels an interval has as that stage: the fastest that fits, by itself, on its rank.
     forward_ns, compute_ns : tuple of Table
         Forward, and forward and backward, of one micro-batch on the stage's device.
+    least_ns : tuple of Table
+        A time under `compute_ns` of every choice of recomputed layers that fits, in the levels or not.
+    input_ns : tuple of Table or None
+        Forward and the input-gradient part of the backward; None where the parts were not measured.
     hop_ns : tuple of Table
         A micro-batch's way into the stage and its gradient's way back, 0 for the first stage.
     pace_ns : tuple of Table
         The least time between two micro-batches: the stage's own, or what occupies the link into it.
-    optimizer_ns, memory_bytes : tuple of Table
-    legal, allowed : tuple of Mask
-        Whether the stage may be that interval: cuts are legal and every other stage finds a layer; and whether
-        it fits in memory too.
+    tail_ns : tuple of Table
+        What follows the last backward: the sum of gradients over replicas, and the optimizer.
+    legal, allowed, possible : tuple of Mask
+        Whether the stage may be that interval: cuts are legal, every other stage finds a layer and wishes are
+        kept; whether it fits in memory too; and whether it might fit with some choice of recomputed layers.
     limits : tuple of int or None
-        Memory of the stage's device in bytes, None where not known.
+        By rank: the memory of the device in bytes, None where not known.
     in_flight : tuple of int
         The most micro-batches that the schedule has in flight at the stage.
     tied : tuple of Tied
+    together : tuple of (int, int)
+        Layers that are to be on one rank.
+    moments : tuple of tuples of Moment
+        By rank.
+    windows : tuple of (int, int)
+        By boundary, from that before the first stage: the first and the last place where it can be.
     """
 
-    intervals: Intervals
-    cluster: Cluster
-    schedule: str
+    levels: Levels
+    grid: DeviceGrid
+    kind: Kind
     micro_batches: int
+    stage_ranks: tuple[int, ...]
+    level: tuple[Table, ...]
     forward_ns: tuple[Table, ...]
     compute_ns: tuple[Table, ...]
+    least_ns: tuple[Table, ...]
+    input_ns: tuple[Table, ...] | None
     hop_ns: tuple[Table, ...]
     pace_ns: tuple[Table, ...]
-    optimizer_ns: tuple[Table, ...]
-    memory_bytes: tuple[Table, ...]
+    tail_ns: tuple[Table, ...]
     legal: tuple[Mask, ...]
     allowed: tuple[Mask, ...]
+    possible: tuple[Mask, ...]
     limits: tuple[int | None, ...]
     in_flight: tuple[int, ...]
     tied: tuple[Tied, ...]
+    together: tuple[tuple[int, int], ...]
+    moments: tuple[tuple[Moment, ...], ...]
+    windows: Windows
+
+    @property
+    def intervals(self) -> Intervals:
+        """The costs without recompute, unless all layers are to recompute."""
+        return self.levels.base
 
     @property
     def layers(self) -> int:
@@ -72,113 +101,136 @@ class Problem:
 
     @property
     def stages(self) -> int:
-        """The number of stages, one per rank."""
-        return len(self.compute_ns)
+        """The number of stages, S = p * v."""
+        return len(self.stage_ranks)
+
+    @property
+    def ranks(self) -> int:
+        """The pipeline size, p."""
+        return len(self.limits)
 
     @property
     def micro_batch_size(self) -> int:
         """In samples."""
         return self.intervals.sized.micro_batch_size
 
+    @property
+    def weight(self) -> int:
+        """How often the pace counts in the objective: each rank runs all its stages for each further micro-batch."""
+        return (self.micro_batches - 1) * self.kind.virtual
+
+    @property
+    def coupled(self) -> bool:
+        """Whether what fits on a rank depends on several stages."""
+        return self.kind.virtual > 1 and any(limit is not None for limit in self.limits)
+
     def turns(self, stage: int) -> bool:
         """Tell whether the stage ever waits for a micro-batch to come back before it takes the next one in."""
-        return self.micro_batches > self.in_flight[stage]
+        return self.kind.schedule in ("1f1b", "gpipe") and self.micro_batches > self.in_flight[stage]
 
 
-def make_problem(intervals: Intervals, cluster: Cluster, *, schedule: str, stages: int, micro_batches: int) -> Problem:
-    """Return the problem of cutting the layers into ``stages`` stages, stage s on device s of ``cluster``.
+def make_problem(
+    levels: Levels, grid: DeviceGrid, *, kind: Kind, micro_batches: int, wishes: Wishes | None = None
+) -> Problem:
+    """Return the problem of cutting the layers into the stages of ``kind`` on the ranks of ``grid``.
 
     Notes
     -----
     Memory is O(stages * L^2).
     """
-    times, memory = intervals.times, intervals.memory
-    devices = cluster.devices[:stages]
-    links = [Link(), *(cluster.link(stage - 1, stage) for stage in range(1, stages))]
-    forward = {device.speed: _scaled(times.forward_ns, device.speed) for device in devices}
-    compute = {speed: own + _scaled(times.backward_ns, speed) for speed, own in forward.items()}
-    optimizer = {device.speed: _scaled(times.optimizer_ns, device.speed) for device in devices}
-    hop = {link: _hop(intervals, link) for link in links[1:]}
-    pace = {
-        (device.speed, link): np.maximum(compute[device.speed], _occupied(intervals, link))
-        for device, link in zip(devices, links, strict=True)
-    }
-    holdings = largest_holdings(schedule, stages, micro_batches)
-    needed = tuple(
-        rank_memory(memory, times, held, stage=stage, stages=stages, micro_batches=micro_batches)
-        for stage, held in enumerate(holdings)
+    wishes = wishes or Wishes()
+    ranks = len(grid.rows)
+    home = placement(kind.schedule, ranks=ranks, virtual=kind.virtual)
+    moments = named_moments(
+        kind.schedule, ranks=ranks, micro_batches=micro_batches, virtual=kind.virtual, depth=kind.depth
     )
-    limits = tuple(device.memory_bytes for device in devices)
-    legal = _legal(intervals, stages)
+    pairs = pairs_together(wishes)
+    legal = legal_intervals(levels.base, len(home), wishes, pairs if kind.virtual == 1 else ())
+    costs = CostTables(levels, grid)
+    stages = [
+        stage_tables(costs, stage, home, moments[rank], micro_batches, legal[stage]) for stage, rank in enumerate(home)
+    ]
+    allowed = tuple(stage.allowed for stage in stages)
+    inputs = tuple(stage.input_ns for stage in stages if stage.input_ns is not None)
     return Problem(
-        intervals=intervals,
-        cluster=cluster,
-        schedule=schedule,
+        levels=levels,
+        grid=grid,
+        kind=kind,
         micro_batches=micro_batches,
-        forward_ns=tuple(forward[device.speed] for device in devices),
-        compute_ns=tuple(compute[device.speed] for device in devices),
-        hop_ns=(np.zeros_like(times.forward_ns), *(hop[link] for link in links[1:])),
-        pace_ns=tuple(pace[device.speed, link] for device, link in zip(devices, links, strict=True)),
-        optimizer_ns=tuple(optimizer[device.speed] for device in devices),
-        memory_bytes=needed,
+        stage_ranks=home,
+        level=tuple(stage.level for stage in stages),
+        forward_ns=tuple(stage.forward_ns for stage in stages),
+        compute_ns=tuple(stage.compute_ns for stage in stages),
+        least_ns=tuple(stage.least_ns for stage in stages),
+        input_ns=inputs or None,
+        hop_ns=tuple(stage.hop_ns for stage in stages),
+        pace_ns=tuple(stage.pace_ns for stage in stages),
+        tail_ns=tuple(stage.tail_ns for stage in stages),
         legal=legal,
-        allowed=tuple(
-            mask if limit is None else mask & (table <= limit)
-            for mask, table, limit in zip(legal, needed, limits, strict=True)
-        ),
-        limits=limits,
-        in_flight=tuple(1 + max(one.in_flight for one in held) for held in holdings),
-        tied=_tied(intervals, cluster, stages),
+        allowed=allowed,
+        possible=tuple(stage.possible for stage in stages),
+        limits=tuple(device.memory_bytes for device in grid.devices),
+        in_flight=tuple(stage.in_flight for stage in stages),
+        tied=_tied(levels.base, grid),
+        together=() if kind.virtual == 1 else pairs,
+        moments=moments,
+        windows=windows_of(allowed, levels.base.times.layers),
     )
 
 
 def without_limits(problem: Problem) -> Problem:
-    """Return ``problem`` with every legal interval allowed, whether it fits or not."""
-    return replace(problem, allowed=problem.legal)
-
-
-def largest_holdings(schedule: str, stages: int, micro_batches: int) -> tuple[tuple[StageHolding, ...], ...]:
-    """Return `stage_holdings` of a named schedule, without walking through all its micro-batches.
-
-    From 2 * stages + 8 micro-batches on, what a rank holds repeats itself: 1F1B's stays the same, and
-    GPipe's grows by one in flight for each further micro-batch.
-    """
-    walked = min(micro_batches, 2 * stages + 8)
-    rows = stage_holdings(make(schedule, stages=stages, micro_batches=walked))
-    grows = micro_batches - walked if schedule == "gpipe" else 0
-    return tuple(
-        tuple(
-            StageHolding(
-                in_flight=held.in_flight + grows,
-                inputs=held.inputs,
-                gradients=held.gradients,
-                outputs=held.outputs,
-                input_gradients=held.input_gradients,
-            )
-            for held in row
-        )
-        for row in rows
+    """Return ``problem`` with every legal interval allowed without recompute, whether it fits or not."""
+    costs = CostTables(problem.levels.alone(), problem.grid)
+    compute = tuple(costs.compute(0, problem.grid.devices[rank].speed) for rank in problem.stage_ranks)
+    pace = tuple(
+        costs.pace(0, problem.grid.devices[rank].speed, costs.link(stage, problem.stage_ranks))
+        for stage, rank in enumerate(problem.stage_ranks)
+    )
+    return replace(
+        problem,
+        levels=problem.levels.alone(),
+        level=tuple(first_level(table.shape) for table in problem.level),
+        compute_ns=compute,
+        least_ns=compute,
+        pace_ns=pace,
+        allowed=problem.legal,
+        possible=problem.legal,
+        windows=windows_of(problem.legal, problem.layers),
+        limits=(None,) * problem.ranks,
     )
 
 
-def objective_ns(problem: Problem, bounds: Sequence[int]) -> int:
+def objective_ns(problem: Problem, bounds: Sequence[int], extra_ns: Sequence[int] = ()) -> int:
     """Return the solver's objective for the split at ``bounds``: an estimate of the step.
 
-    It is (m-1) * T + the sum of all stages' computations and hops + the longest optimizer + tied gradients,
-    where T is the pace: the time between two micro-batches in the steady state.
+    It is (m-1) * v * T + the sum of all stages' computations and hops + the longest tail + tied gradients,
+    where T is the pace: the time between two micro-batches in the steady state, and v the stages of a rank.
+
+    Parameters
+    ----------
+    extra_ns : sequence of int, optional
+        By stage: recomputation beyond that of the problem's own levels.
     """
     spans = tuple(zip(range(problem.stages), bounds, bounds[1:], strict=False))
-    total = sum(int(problem.compute_ns[s][i, j] + problem.hop_ns[s][i, j]) for s, i, j in spans)
-    optimizer = max(int(problem.optimizer_ns[s][i, j]) for s, i, j in spans)
-    apart = sum(
-        tied.cost_ns
-        for tied in problem.tied
-        if not any(i <= tied.layers[0] and tied.layers[-1] < j for _, i, j in spans)
-    )
-    return (problem.micro_batches - 1) * pace_ns(problem, bounds) + total + optimizer + apart
+    total = sum(int(problem.compute_ns[s][i, j] + problem.hop_ns[s][i, j]) for s, i, j in spans) + sum(extra_ns)
+    tails = [0] * problem.ranks
+    for s, i, j in spans:
+        tails[problem.stage_ranks[s]] += int(problem.tail_ns[s][i, j])
+    return problem.weight * pace_ns(problem, bounds, extra_ns) + total + max(tails) + apart_ns(problem, bounds)
 
 
-def pace_ns(problem: Problem, bounds: Sequence[int]) -> int:
+def apart_ns(problem: Problem, bounds: Sequence[int]) -> int:
+    """Return the time to sum the gradients of all tied parameters that are on several ranks."""
+    return sum(tied.cost_ns for tied in problem.tied if len(ranks_of(problem, bounds, tied.layers)) > 1)
+
+
+def ranks_of(problem: Problem, bounds: Sequence[int], layers: Sequence[int]) -> set[int]:
+    """Return the ranks of ``layers`` in the split at ``bounds``."""
+    stages = np.searchsorted(np.asarray(bounds), np.asarray(layers), side="right") - 1
+    return {problem.stage_ranks[int(stage)] for stage in stages}
+
+
+def pace_ns(problem: Problem, bounds: Sequence[int], extra_ns: Sequence[int] = ()) -> int:
     """Return the least time between two micro-batches of the split at ``bounds``.
 
     No less than any stage or link takes for one; and while a micro-batch travels from stage s to the end and
@@ -187,57 +239,20 @@ def pace_ns(problem: Problem, bounds: Sequence[int]) -> int:
     pace = round_trip = 0
     for stage in reversed(range(problem.stages)):
         at = bounds[stage], bounds[stage + 1]
-        round_trip += int(problem.compute_ns[stage][at])
-        pace = max(pace, int(problem.pace_ns[stage][at]))
+        own = int(problem.compute_ns[stage][at]) + (extra_ns[stage] if extra_ns else 0)
+        round_trip += own
+        pace = max(pace, own, int(problem.pace_ns[stage][at]))
         if problem.turns(stage):
             pace = max(pace, -(-round_trip // problem.in_flight[stage]))
         round_trip += int(problem.hop_ns[stage][at])
     return pace
 
 
-def _legal(intervals: Intervals, stages: int) -> tuple[Mask, ...]:
-    """Return, per stage, the intervals between legal cuts that leave every other stage at least one layer."""
-    layers = intervals.times.layers
-    cut = np.ones(layers + 1, dtype=bool)
-    cut[[position for position in intervals.sized.profile.forbidden_cuts if 0 < position < layers]] = False
-    places = np.cumsum(cut)
-    before, after = places - 1, places[-1] - places
-    masks = []
-    for stage in range(stages):
-        begins = cut & ((before == 0) if stage == 0 else (before >= stage))
-        ends = cut & ((after == 0) if stage == stages - 1 else (after >= stages - 1 - stage))
-        masks.append(np.triu(begins[:, None] & ends[None, :], k=1))
-    return tuple(masks)
-
-
-def _hop(intervals: Intervals, link: Link) -> Table:
-    times = intervals.times
-    latency = link.latency_ns or 0
-    there = np.where(times.inputs > 0, latency + _transmit(times.input_bytes, link), 0)
-    back = np.where(times.input_gradients > 0, latency + _transmit(times.input_gradient_bytes, link), 0)
-    return there + back
-
-
-def _occupied(intervals: Intervals, link: Link) -> Table:
-    times = intervals.times
-    return np.maximum(_transmit(times.input_bytes, link), _transmit(times.input_gradient_bytes, link))
-
-
-def _transmit(size_bytes: Table, link: Link) -> Table:
-    if link.bytes_per_s is None:
-        return np.zeros_like(size_bytes)
-    return np.ceil(np.maximum(size_bytes, 0) * (1e9 / link.bytes_per_s)).astype(np.int64)
-
-
-def _scaled(table: Table, speed: float) -> Table:
-    # Rounded up as in `costs.stages.scaled`: sums of stages then never fall under the scaled sum of their layers.
-    return table if speed == 1.0 else np.ceil(table / speed).astype(np.int64)
-
-
-def _tied(intervals: Intervals, cluster: Cluster, stages: int) -> tuple[Tied, ...]:
-    link = cluster.link(0, stages - 1)
+def _tied(intervals: Intervals, grid: DeviceGrid) -> tuple[Tied, ...]:
+    ranks = len(grid.rows)
+    link = grid.link(0, ranks - 1)
     return tuple(
         Tied(name=shared.name, layers=shared.layers, cost_ns=all_reduce_ns(shared.bytes, 2, link))
         for shared in intervals.sized.profile.shared
-        if stages > 1 and len(shared.layers) > 1
+        if ranks > 1 and len(shared.layers) > 1
     )

@@ -1,139 +1,182 @@
-"""A split is scored by simulating it with its real stage times, and written down as a plan."""
+"""A split is scored by simulating it with its real stage times, links, sums of gradients and optimizer."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from autopipe.costs.planned import planned_edges, planned_stages
-from autopipe.costs.stages import EdgeCost, StageCost, edge_costs, stage_costs
-from autopipe.documents.plan import Alternative, Certificate, EdgePlan, Plan, RankPlan, StagePlan
-from autopipe.documents.timeline import Timeline
+import msgspec
+
+from autopipe.costs.recompute import recomputing
+from autopipe.costs.stages import EdgeCost, Intervals, StageCost, edge_costs, stage_costs
+from autopipe.costs.time import all_reduce_ns
+from autopipe.planner.kind import Kind
 from autopipe.planner.problem import Problem
+from autopipe.planner.solved import levels_of
+from autopipe.schedules.action import Schedule
 from autopipe.schedules.named import make
-from autopipe.schedules.planned import planned_schedule
-from autopipe.simulator.events import Run, run, simulate
-from autopipe.simulator.metrics import bubble_ratio
+from autopipe.simulator.events import Run, run
 
-PREFERENCE = ("1f1b", "gpipe")
+WALKED_ROUNDS = 6
+
+
+@dataclass(frozen=True, kw_only=True)
+class Costed:
+    """A split of a problem with what its stages and edges cost.
+
+    ``recompute`` are the layers that do, ``kind`` the schedule that it is for: the problem's, or one of another depth.
+    """
+
+    problem: Problem
+    kind: Kind
+    bounds: tuple[int, ...]
+    recompute: frozenset[int]
+    stages: tuple[StageCost, ...]
+    edges: tuple[EdgeCost, ...]
+
+    @property
+    def size(self) -> int:
+        """How many actions its schedule has."""
+        return 2 * self.problem.stages * self.problem.micro_batches
+
+    def schedule(self, micro_batches: int | None = None) -> Schedule:
+        """Return its schedule, for another number of micro-batches if given."""
+        return make(
+            self.kind.schedule,
+            stages=self.problem.ranks,
+            micro_batches=micro_batches or self.problem.micro_batches,
+            virtual=self.kind.virtual,
+            depth=self.kind.depth,
+        )
+
+    def estimate_ns(self) -> int:
+        """Return about how long its simulated step is.
+
+        From some rounds of micro-batches on a step grows by the same time for each further round: two short
+        steps tell what a long one takes.
+        """
+        count, ranks = self.problem.micro_batches, self.problem.ranks
+        short = WALKED_ROUNDS * ranks + count % ranks
+        if count <= short + 2 * ranks:
+            return run(self.schedule(), self.stages, self.edges, with_spans=False).step_ns
+        low, high = (
+            run(self.schedule(walked), self.stages, self.edges, with_spans=False).step_ns
+            for walked in (short, short + ranks)
+        )
+        return high + (high - low) * (count - short - ranks) // ranks
 
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """A split of a problem with its simulated step."""
+    """A costed split with its simulated step, and the schedule's lines where it has no name and sizes."""
 
-    problem: Problem
-    bounds: tuple[int, ...]
-    stages: tuple[StageCost, ...]
-    edges: tuple[EdgeCost, ...]
+    costed: Costed
     run: Run
+    actions: tuple[str, ...] = ()
+
+    @property
+    def problem(self) -> Problem:
+        """What it is a solution of."""
+        return self.costed.problem
+
+    @property
+    def bounds(self) -> tuple[int, ...]:
+        """The boundaries of its stages."""
+        return self.costed.bounds
+
+    @property
+    def stages(self) -> tuple[StageCost, ...]:
+        """What its stages cost."""
+        return self.costed.stages
+
+    @property
+    def edges(self) -> tuple[EdgeCost, ...]:
+        """What its edges carry."""
+        return self.costed.edges
+
+    @property
+    def kind(self) -> Kind:
+        """Its schedule."""
+        return self.costed.kind
 
     @property
     def step_ns(self) -> int:
-        """The simulated step: all micro-batches, tied gradients, optimizer."""
+        """The simulated step: all micro-batches, sums of gradients, optimizer."""
         return self.run.step_ns
 
     @property
-    def rank(self) -> tuple[int, int, int, int, tuple[int, ...]]:
-        """What candidates are compared by: step, then schedule (1F1B holds less), peak memory, micro-batches, cuts."""
-        order = PREFERENCE.index(self.problem.schedule) if self.problem.schedule in PREFERENCE else len(PREFERENCE)
-        return self.step_ns, order, max(self.run.peak_bytes), self.problem.micro_batches, self.bounds
+    def fits(self) -> bool:
+        """Whether every rank's simulated peak is within its limit."""
+        pairs = zip(self.run.peak_bytes, self.problem.limits, strict=True)
+        return all(limit is None or peak <= limit for peak, limit in pairs)
+
+    @property
+    def rank(self) -> tuple[object, ...]:
+        """What candidates are compared by.
+
+        Step, then kind of schedule, replicas, recompute, peak memory, micro-batches, devices and cuts.
+        """
+        costed = self.costed
+        return (
+            self.step_ns,
+            self.kind.preference,
+            self.problem.grid.replicas,
+            len(costed.recompute),
+            max(self.run.peak_bytes),
+            self.problem.micro_batches,
+            self.problem.grid.rows,
+            costed.bounds,
+        )
 
 
-def score(problem: Problem, bounds: Sequence[int]) -> Candidate:
-    """Return the split at ``bounds`` = (0, b1, ..., L) of ``problem`` with its simulated step."""
-    bounds = tuple(bounds)
-    ranks = tuple(range(problem.stages))
-    stages = stage_costs(problem.intervals, problem.cluster, bounds, ranks)
-    edges = edge_costs(problem.intervals.sized, problem.cluster, bounds, ranks)
-    schedule = make(problem.schedule, stages=problem.stages, micro_batches=problem.micro_batches)
-    result = run(schedule, stages, edges, with_spans=False)
-    return Candidate(problem=problem, bounds=bounds, stages=stages, edges=edges, run=result)
+def score(
+    problem: Problem, bounds: Sequence[int], *, levels: Sequence[int] = (), kind: Kind | None = None
+) -> Candidate:
+    """Return the split at ``bounds`` = (0, b1, ..., L) of ``problem`` with its simulated step.
 
-
-def write_plan(
-    candidate: Candidate,
-    *,
-    batch_size: int,
-    certificate: Certificate,
-    binding: str,
-    alternatives: Sequence[Alternative] = (),
-) -> Plan:
-    """Return ``candidate`` as a plan."""
-    problem, result = candidate.problem, candidate.run
-    profile = problem.intervals.sized.profile
-    link = problem.cluster.link(0, min(1, problem.stages - 1))
-    return Plan(
-        model=profile.model,
-        graph_fingerprint=profile.graph_fingerprint,
-        profile_fingerprint=profile.fingerprint,
-        batch_size=batch_size,
-        micro_batch_size=problem.micro_batch_size,
-        micro_batches=problem.micro_batches,
-        pipeline_size=problem.stages,
-        schedule=problem.schedule,
-        stages=tuple(_stage_plan(candidate, stage) for stage in range(problem.stages)),
-        ranks=tuple(
-            RankPlan(
-                peak_bytes=result.peak_bytes[rank],
-                memory_limit_bytes=problem.limits[rank],
-                in_flight=result.peak_in_flight[rank],
-                busy_ns=result.busy_ns[rank],
-            )
-            for rank in range(problem.stages)
-        ),
-        edges=tuple(_edge_plan(cost) for cost in candidate.edges),
-        step_ns=result.step_ns,
-        bubble_ratio=bubble_ratio(result.busy_ns, result.step_ns),
-        certificate=certificate,
-        binding=binding,
-        alternatives=tuple(alternatives),
-        link_latency_ns=link.latency_ns or 0,
-        link_bytes_per_s=link.bytes_per_s,
-        graph=profile.graph,
-    )
-
-
-def simulate_plan(plan: Plan) -> Timeline:
-    """Return the predicted timeline of ``plan``, from the plan alone.
-
-    Raises
-    ------
-    DocumentError
-        If an edge of the plan leads backward or to a stage that is not there.
+    Parameters
+    ----------
+    levels : sequence of int, optional
+        Of recompute, by stage; the problem's own if not given.
+    kind : Kind, optional
+        The problem's own if not given.
     """
-    return simulate(planned_schedule(plan), planned_stages(plan), planned_edges(plan))
+    return simulated(costed(problem, bounds, levels=levels, kind=kind))
 
 
-def _stage_plan(candidate: Candidate, stage: int) -> StagePlan:
-    begin, end = candidate.bounds[stage], candidate.bounds[stage + 1]
-    cost = candidate.stages[stage]
-    layers = candidate.problem.intervals.sized.profile.layers[begin:end]
-    return StagePlan(
-        begin=begin,
-        end=end,
-        rank=stage,
-        layers=tuple(layer.name for layer in layers),
-        forward_ns=cost.forward_ns,
-        backward_ns=cost.backward_ns,
-        input_grad_ns=cost.input_grad_ns,
-        weight_grad_ns=cost.weight_grad_ns,
-        optimizer_ns=cost.optimizer_ns,
-        tied_ns=cost.tied_ns,
-        send_bytes=sum(edge.forward_bytes for edge in candidate.edges if edge.edge.source == stage),
-        parameter_bytes=cost.parameter_bytes,
-        state_bytes=cost.state_bytes,
-        activation_bytes=cost.saved_bytes,
-        working_bytes=cost.working_bytes,
-    )
+def costed(problem: Problem, bounds: Sequence[int], *, levels: Sequence[int] = (), kind: Kind | None = None) -> Costed:
+    """Return the split at ``bounds`` with what its stages and edges cost; parameters are those of `score`."""
+    bounds = tuple(bounds)
+    chosen: set[int] = set()
+    for stage, level in enumerate(levels or levels_of(problem, bounds)):
+        inside = range(bounds[stage], bounds[stage + 1])
+        chosen |= problem.levels.intervals[level].sized.recompute.intersection(inside)
+    return recosted(problem, bounds, frozenset(chosen), kind or problem.kind)
 
 
-def _edge_plan(cost: EdgeCost) -> EdgePlan:
-    return EdgePlan(
-        source=cost.edge.source,
-        target=cost.edge.target,
-        gradient=cost.edge.gradient,
-        forward_bytes=cost.forward_bytes,
-        backward_bytes=cost.backward_bytes,
-        unsaved_bytes=cost.unsaved_bytes,
-        latency_ns=cost.link.latency_ns,
-        bytes_per_s=cost.link.bytes_per_s,
-    )
+def recosted(problem: Problem, bounds: tuple[int, ...], recompute: frozenset[int], kind: Kind) -> Costed:
+    """Return the split at ``bounds`` in which exactly the layers ``recompute`` recompute, with its costs."""
+    intervals = problem.intervals
+    if recompute - intervals.sized.recompute:
+        intervals = Intervals.of(recomputing(intervals.sized, recompute))
+    stages = stage_costs(intervals, problem.grid, bounds, problem.stage_ranks)
+    if problem.grid.replicas > 1:
+        stages = tuple(_summed(problem, bounds, stage, cost) for stage, cost in enumerate(stages))
+    edges = edge_costs(intervals.sized, problem.grid, bounds, problem.stage_ranks)
+    return Costed(problem=problem, kind=kind, bounds=bounds, recompute=recompute, stages=stages, edges=edges)
+
+
+def simulated(costs: Costed) -> Candidate:
+    """Return a costed split with its simulated step."""
+    return Candidate(costed=costs, run=run(costs.schedule(), costs.stages, costs.edges, with_spans=False))
+
+
+def with_schedule(costs: Costed, schedule: Schedule, result: Run) -> Candidate:
+    """Return a costed split under a schedule that is spelt out."""
+    kind = replace(costs.kind, schedule=schedule.name, depth=0)
+    return Candidate(costed=replace(costs, kind=kind), run=result, actions=tuple(schedule.to_text().splitlines()))
+
+
+def _summed(problem: Problem, bounds: Sequence[int], stage: int, cost: StageCost) -> StageCost:
+    """Return the cost of a stage with the sum of its gradients over the replicas."""
+    size = int(problem.intervals.times.gradient_bytes[bounds[stage], bounds[stage + 1]])
+    link = problem.grid.replica_link(problem.stage_ranks[stage])
+    return msgspec.structs.replace(cost, replica_ns=all_reduce_ns(size, problem.grid.replicas, link))

@@ -1,63 +1,48 @@
-"""The search over micro-batch sizes and schedules: bound, prune, solve, simulate, keep the best."""
+"""The one search over replicas, pipeline sizes, micro-batches, schedules, boundaries and recompute."""
 
+import heapq
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
-from autopipe.costs.size import at_size
-from autopipe.costs.stages import Intervals
 from autopipe.costs.validity import check_profile
-from autopipe.documents.plan import Alternative, Certificate, Plan
+from autopipe.documents.plan import Certificate, Plan
 from autopipe.documents.profile import Profile
-from autopipe.errors import InfeasibleError, InputError
+from autopipe.errors import InfeasibleError
 from autopipe.hardware.cluster import Cluster, check_cluster
-from autopipe.planner.bounds import frontier
-from autopipe.planner.engine import ENGINES
-from autopipe.planner.explain import binding_sentence, lost_because, on_fewer
-from autopipe.planner.problem import Problem, make_problem
-from autopipe.planner.request import check_magnitude, micro_batch_sizes, stage_count, with_profiled
-from autopipe.planner.score import PREFERENCE, Candidate, score, write_plan
-from autopipe.planner.shortage import infeasible_message, shortage
-from autopipe.planner.solved import Solved, solve_problem
-from autopipe.planner.step_bound import tightest
+from autopipe.planner.branch import Branch, Space
+from autopipe.planner.cells import Tables, cells
+from autopipe.planner.explain import binding_sentence
+from autopipe.planner.fitting import try_fitted
+from autopipe.planner.moves import improved
+from autopipe.planner.request import Request, check_magnitude, check_request, shapes, with_profiled
+from autopipe.planner.runners_up import runners_up
+from autopipe.planner.score import Candidate, Costed, costed, simulated
+from autopipe.planner.shortage import infeasible_message
+from autopipe.planner.solved import Solved, keeps, solve_problem
+from autopipe.planner.writing import write_plan
+from autopipe.schedules.named import FITTED
 
-MOST_ALTERNATIVES = 12
+MARGIN = 0.001
+LARGE = 20_000
+IMPROVED = 3
 
 
-def plan(
-    profile: Profile,
-    cluster: Cluster,
-    *,
-    batch_size: int,
-    micro_batch_size: int | None = None,
-    schedule: str | None = None,
-    stages: int | None = None,
-    time_limit_s: float = 30.0,
-    engine: str = "highs",
-) -> Plan:
-    """Return the stage boundaries, micro-batch size and schedule of the shortest step within memory.
+def plan(profile: Profile, cluster: Cluster, request: Request) -> Plan:
+    """Return the replicas, stages, micro-batch size, schedule and recompute of the shortest step within memory.
 
-    For every number of micro-batches, the smallest size that gives it between the smallest and the largest
-    profiled one is searched, under 1F1B and GPipe, one stage per device. Fewer devices are timed too and
-    listed among the alternatives; the plan uses all of them even where that does not pay, and says so.
+    All devices are used, p ranks times d replicas. For every number of micro-batches the smallest size that gives
+    it is searched, under every schedule. What fewer devices would do is said, and not done.
 
     Parameters
     ----------
     cluster : Cluster
         Memory and links that it leaves open are taken from the profile.
-    batch_size : int
-        Samples of one step.
-    micro_batch_size, schedule, stages : optional
-        Fix what would be searched; ``stages`` uses that many devices, the first ones.
-    time_limit_s : float
-        For the whole search; the best plan found by then is returned, with its true gap.
-    engine : str
-        What solves the integer programmes.
 
     Raises
     ------
     InputError
-        If an argument cannot be used.
+        If the request cannot be used.
     DocumentError
         If the profile cannot be used.
     InfeasibleError
@@ -65,189 +50,159 @@ def plan(
 
     Notes
     -----
-    Deterministic unless the time limit ends the search.
+    Branches are looked at in the order of their bounds, first a cheap one and then that of `step_bound`; those that
+    could shorten the best step by less than `MARGIN` are not solved. Deterministic unless the time limit ends the
+    search.
     """
     check_profile(profile)
     check_cluster(cluster)
-    if engine not in ENGINES:
-        raise InputError(f"there is no engine {engine!r}: choose from {', '.join(ENGINES)}.")
-    if schedule is not None and schedule not in PREFERENCE:
-        raise InputError(f"schedule {schedule!r} cannot be planned: choose from {', '.join(PREFERENCE)}.")
+    check_request(request)
     cluster = with_profiled(cluster, profile)
-    count = stage_count(profile, cluster, stages)
-    sizes = micro_batch_sizes(profile, batch_size, micro_batch_size)
-    check_magnitude(profile, batch_size)
-    deadline = time.monotonic() + max(0.0, time_limit_s)
-    tables = tuple(Intervals.of(at_size(profile, size)) for size in sizes)
-    schedules = PREFERENCE if schedule is None else (schedule,)
-    choices = _choices(tables, cluster, schedules, count, batch_size)
-    branches, unfit = _bounded(choices)
-    if not branches:
-        raise InfeasibleError(infeasible_message([choice.problem() for choice in choices]))
-    best, proof, candidates = _search(branches, deadline, engine)
-    fewer = [] if stages else list(_fewer_devices(tables, cluster, schedules[:1], count, batch_size))
-    others = [_alternative(other, reason=lost_because(other, best)) for other in candidates if other is not best]
-    others.sort(key=lambda other: (other.step_ns, other.micro_batch_size, other.schedule))
-    others += [_unfit(choice.problem()) for choice in unfit[:MOST_ALTERNATIVES]]
+    check_magnitude(profile, request.batch_size)
+    tables = Tables(profile, request)
+    found = cells(cluster, tables, request, shapes(profile, cluster, request))
+    space = Space(profile=profile, cluster=cluster, request=request, wishes=request.wishes(profile), tables=tables)
+    search = Search(space=space, deadline=time.monotonic() + max(0.0, request.time_limit_s))
+    search.run([branch for cell in found for branch in space.branches(cell)])
+    if search.best is None:
+        raise InfeasibleError(infeasible_message(space, search.unfit))
+    best = search.finish()
+    others, fewer = runners_up(search, best)
     return write_plan(
         best,
-        batch_size=batch_size,
-        certificate=_certify(best, proof, min(branch.bound_ns for branch in branches)),
+        batch_size=request.batch_size // best.problem.grid.replicas,
+        certificate=search.certificate(best),
         binding=binding_sentence(best, fewer),
-        alternatives=(*fewer, *others[:MOST_ALTERNATIVES]),
+        alternatives=(*fewer, *others),
     )
 
 
 @dataclass(frozen=True, kw_only=True)
-class Choice:
-    """A micro-batch size and schedule on a number of devices; its tables are made when they are needed."""
+class Found:
+    """The best candidate of a branch, and how it was solved."""
 
-    intervals: Intervals
-    cluster: Cluster
-    schedule: str
-    stages: int
-    micro_batches: int
-
-    def problem(self) -> Problem:
-        """Return the problem of cutting the stages."""
-        return make_problem(
-            self.intervals,
-            self.cluster,
-            schedule=self.schedule,
-            stages=self.stages,
-            micro_batches=self.micro_batches,
-        )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Branch:
-    """A choice for which something fits: a time under all its steps, and the split that has this bound."""
-
-    choice: Choice
-    bound_ns: int
-    tightest: tuple[int, ...]
-
-
-def _choices(
-    tables: Sequence[Intervals], cluster: Cluster, schedules: Sequence[str], stages: int, batch_size: int
-) -> list[Choice]:
-    return [
-        Choice(
-            intervals=intervals,
-            cluster=cluster,
-            schedule=name,
-            stages=stages,
-            micro_batches=-(-batch_size // intervals.sized.micro_batch_size),
-        )
-        for intervals in tables
-        for name in schedules
-    ]
-
-
-def _bounded(choices: Sequence[Choice]) -> tuple[list[Branch], list[Choice]]:
-    """Return the choices for which something fits, the lowest bound first, and the others."""
-    branches, unfit = [], []
-    for choice in choices:
-        found = tightest(choice.problem())
-        if found is None:
-            unfit.append(choice)
-        else:
-            branches.append(Branch(choice=choice, bound_ns=found[0], tightest=found[1]))
-    branches.sort(key=lambda branch: (branch.bound_ns, PREFERENCE.index(branch.choice.schedule)))
-    return branches, unfit
-
-
-@dataclass(frozen=True, kw_only=True)
-class Proof:
-    """How the best candidate's branch was solved, and whether the clock ended the search before all were."""
-
+    branch: Branch
+    candidate: Candidate
     solved: Solved
-    cut_short: bool
 
 
-def _search(branches: Sequence[Branch], deadline: float, engine: str) -> tuple[Candidate, Proof, list[Candidate]]:
-    """Return the best candidate, its proof, and one candidate of each branch that was looked at.
+@dataclass(kw_only=True)
+class Search:
+    """A search under way: what was found, what does not fit, what was left unsolved.
 
-    Branches whose bound is above the best step are not solved; a few are scored, to be shown.
+    Attributes
+    ----------
+    found : list of Found
+        One for each branch that was solved.
+    unfit : list of Branch
+        Branches in which nothing fits.
+    pruned : list of Branch
+        Branches whose bound leaves nothing to win.
     """
-    best: Candidate | None = None
-    best_solved: Solved | None = None
-    candidates: list[Candidate] = []
-    cut_short = False
-    for branch in branches:
-        hopeless = best is not None and branch.bound_ns > best.step_ns
-        late = best is not None and time.monotonic() > deadline
-        if late or (hopeless and len(candidates) > MOST_ALTERNATIVES):
-            cut_short |= not hopeless
-            continue
-        problem = branch.choice.problem()
-        splits = {branch.tightest}
-        solved = None
-        if not hopeless:
-            solved = solve_problem(problem, deadline, engine)
-            splits |= {solved.solution.bounds, *solved.also}
-        here = min((score(problem, bounds) for bounds in sorted(splits)), key=lambda candidate: candidate.rank)
-        candidates.append(here)
-        if solved is not None and (best is None or here.rank < best.rank):
-            best, best_solved = here, solved
-    assert best is not None
-    assert best_solved is not None
-    return best, Proof(solved=best_solved, cut_short=cut_short), candidates
+
+    space: Space
+    deadline: float
+    found: list[Found] = field(default_factory=list)
+    unfit: list[Branch] = field(default_factory=list)
+    pruned: list[Branch] = field(default_factory=list)
+    late: list[Branch] = field(default_factory=list)
+    fitted_bound_ns: int | None = None
+
+    @property
+    def best(self) -> Candidate | None:
+        """The best candidate so far."""
+        return min((one.candidate for one in self.found), key=lambda candidate: candidate.rank, default=None)
+
+    def run(self, branches: Sequence[Branch]) -> None:
+        """Look at ``branches`` in the order of their bounds, and solve those that may hold a shorter step.
+
+        The first of each pipeline size is solved out of turn, so that there soon is a step to beat.
+        """
+        queue = [(branch.order, index, branch) for index, branch in enumerate(branches)]
+        heapq.heapify(queue)
+        best_ns: int | None = None
+        shapes_seen: set[int] = set()
+        while queue:
+            _, index, branch = heapq.heappop(queue)
+            if best_ns is not None and branch.bound_ns > best_ns * (1 - MARGIN):
+                self.pruned.append(branch)
+                continue
+            if best_ns is not None and time.monotonic() > self.deadline:
+                self.late.append(branch)
+                continue
+            if not branch.tight:
+                tightened = self.space.tightened(branch)
+                if tightened is None:
+                    self.unfit.append(branch)
+                    continue
+                shape = branch.cell.grid.replicas
+                if shape in shapes_seen:
+                    heapq.heappush(queue, (tightened.order, index, tightened))
+                    continue
+                shapes_seen.add(shape)
+                branch = tightened
+            found = self._solve(branch)
+            if found is None:
+                self.unfit.append(branch)
+            else:
+                self.found.append(found)
+                best_ns = found.candidate.step_ns if best_ns is None else min(best_ns, found.candidate.step_ns)
+
+    def _solve(self, branch: Branch) -> Found | None:
+        """Return the best candidate of a branch by the simulator, None if it has none."""
+        problem = self.space.problem(branch)
+        solved = solve_problem(problem, self.deadline, self.space.request.engine)
+        if solved is None:
+            return None
+        solution = solved.solution
+        choices: dict[tuple[tuple[int, ...], tuple[int, ...]], None] = {}
+        choices |= {(bounds, ()): None for bounds in (branch.split, *solved.also) if bounds and keeps(problem, bounds)}
+        choices[solution.bounds, solution.levels] = None
+        costs = [costed(problem, bounds, levels=levels) for bounds, levels in choices]
+        return Found(branch=branch, candidate=_best_of(costs), solved=solved)
+
+    def finish(self) -> Candidate:
+        """Return the best candidate after local moves, under the schedule that is fitted to it if that is better."""
+        ranked = sorted(self.found, key=lambda one: one.candidate.rank)
+        for one in ranked[:IMPROVED]:
+            moved = improved(one.candidate)
+            self._put(one.candidate, moved)
+        best = self.best
+        assert best is not None
+        if self.space.request.schedule in (None, FITTED):
+            fitted, bound = try_fitted(best, asked=self.space.request.schedule == FITTED)
+            self.fitted_bound_ns = bound
+            if fitted is not None:
+                self._put(best, fitted)
+                return fitted
+        return best
+
+    def _put(self, old: Candidate, new: Candidate) -> None:
+        """Put a candidate in the place of another one of its branch."""
+        at = next(index for index, one in enumerate(self.found) if one.candidate is old)
+        self.found[at] = replace(self.found[at], candidate=new)
+
+    def certificate(self, best: Candidate) -> Certificate:
+        """Return how far from the best ``best`` can be."""
+        solved = next(one.solved for one in self.found if one.candidate is best)
+        solution = solved.solution
+        branches = (*self.pruned, *self.late, *(one.branch for one in self.found))
+        bound = min(best.step_ns, *(branch.bound_ns for branch in branches))
+        if self.fitted_bound_ns is not None:
+            bound = min(bound, self.fitted_bound_ns)
+        return Certificate(
+            status="feasible" if self.late and solution.status == "optimal" else solution.status,
+            engine=solved.engine,
+            objective_ns=solution.objective_ns,
+            objective_bound_ns=solution.bound_ns,
+            solver_gap=solution.gap,
+            step_bound_ns=bound,
+            gap=(best.step_ns - bound) / bound if bound else 0.0,
+        )
 
 
-def _certify(best: Candidate, proof: Proof, step_bound_ns: int) -> Certificate:
-    assert step_bound_ns <= best.step_ns, "no step can be under the bound"
-    solution = proof.solved.solution
-    return Certificate(
-        status="feasible" if proof.cut_short and solution.status == "optimal" else solution.status,
-        engine=proof.solved.engine,
-        objective_ns=solution.objective_ns,
-        objective_bound_ns=solution.bound_ns,
-        solver_gap=solution.gap,
-        step_bound_ns=step_bound_ns,
-        gap=(best.step_ns - step_bound_ns) / step_bound_ns if step_bound_ns else 0.0,
-    )
-
-
-def _fewer_devices(
-    tables: Sequence[Intervals], cluster: Cluster, schedules: Sequence[str], count: int, batch_size: int
-) -> Iterator[Alternative]:
-    """Yield the best plan of the dynamic programme for each halving of the devices, down to one."""
-    stages = count // 2
-    while stages >= 1:
-        branches, unfit = _bounded(_choices(tables, cluster, schedules, stages, batch_size))
-        best: Candidate | None = None
-        for branch in branches:
-            if best is not None and branch.bound_ns > best.step_ns:
-                break
-            problem = branch.choice.problem()
-            known = frontier(problem)
-            assert known is not None
-            found = [score(problem, bounds) for bounds in sorted({known.best.bounds, branch.tightest})]
-            best = min([*found, *([best] if best else [])], key=lambda candidate: candidate.rank)
-        yield _unfit(unfit[0].problem()) if best is None else _alternative(best, reason=on_fewer(stages))
-        stages //= 2
-
-
-def _unfit(problem: Problem) -> Alternative:
-    return Alternative(
-        pipeline_size=problem.stages,
-        micro_batch_size=problem.micro_batch_size,
-        micro_batches=problem.micro_batches,
-        schedule=problem.schedule,
-        step_ns=None,
-        reason=shortage(problem).in_words(problem),
-    )
-
-
-def _alternative(candidate: Candidate, *, reason: str) -> Alternative:
-    problem = candidate.problem
-    return Alternative(
-        pipeline_size=problem.stages,
-        micro_batch_size=problem.micro_batch_size,
-        micro_batches=problem.micro_batches,
-        schedule=problem.schedule,
-        step_ns=candidate.step_ns,
-        bounds=candidate.bounds,
-        reason=reason,
-    )
+def _best_of(costs: Sequence[Costed]) -> Candidate:
+    """Return the candidate with the shortest simulated step; where steps are long, by estimates of all but it."""
+    if len(costs) > 1 and costs[0].size > LARGE:
+        costs = [min(costs, key=lambda one: (one.estimate_ns(), one.bounds))]
+    return min((simulated(one) for one in costs), key=lambda candidate: candidate.rank)

@@ -1,18 +1,29 @@
 """A time under which no step of a problem can be, whatever the split."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from autopipe.costs.stages import EdgeCost, StageCost
 from autopipe.costs.tables import Table
 from autopipe.documents.profile import Cost
 from autopipe.hardware.cluster import Link
-from autopipe.planner.bounds import FAR
-from autopipe.planner.problem import Problem
+from autopipe.planner.bounds import block, bottleneck, narrow
+from autopipe.planner.places import windows_of
+from autopipe.planner.problem import FAR, Problem
 
 
-def tightest(problem: Problem) -> tuple[int, tuple[int, ...]] | None:
-    """Return the least step bound of all allowed splits and a split that has it, None if nothing is allowed.
+@dataclass(frozen=True, kw_only=True)
+class Bound:
+    """A time under which no step of a problem can be, and an allowed split that has it or comes close, if any."""
+
+    step_ns: int
+    split: tuple[int, ...] | None
+
+
+def tightest(problem: Problem) -> Bound | None:
+    """Return the least step bound of all splits that may fit, None if none does.
 
     The bound of a split is the largest over its stages k of the sum of
 
@@ -22,51 +33,169 @@ def tightest(problem: Problem) -> tuple[int, tuple[int, ...]] | None:
       all the forwards that 1F1B lets it do meanwhile, and of the last one's, what is left when k has done the
       backwards before it. Where k never turns from a backward to a forward these two may be the same wait,
       and the longer one counts; GPipe has nothing to do between its last forward and its first backward;
-    - the optimizer of k.
+    - the tail of k.
 
-    With equal stages and free links every stage's bound is the step of 1F1B itself.
+    With equal stages and free links every stage's bound is the step of 1F1B itself. With split backwards nothing
+    need come after the last weight gradient, so the larger of two sums counts: what comes before the first
+    forward and all of k, and what comes before and after its m forwards and input gradients. For ranks of several
+    stages, see `shared_bound_ns`.
 
     Notes
     -----
     Ways are sums over the layers that depend on each other, so the bound holds for branches and for frozen
     parts; hops are added where every layer feeds the next one. O(stages * L^2).
     """
-    highest = np.full(problem.layers + 1, FAR)
-    highest[problem.layers] = 0
-    choices: list[Table] = []
-    for own in reversed(stage_bounds_ns(problem)):
-        stage = problem.stages - 1 - len(choices)
-        reach = np.where(problem.allowed[stage], np.maximum(own, highest[None, :]), FAR)
-        choices.append(reach.argmin(axis=1))
-        highest = reach.min(axis=1)
-    if highest[0] >= FAR:
+    if problem.kind.virtual > 1:
+        return _shared(problem)
+    allowed = _least(problem)
+    if problem.levels.complete:
+        return allowed
+    possible = _least(replace(problem, allowed=problem.possible, windows=windows_of(problem.possible, problem.layers)))
+    if possible is None:
         return None
-    bounds = [0]
-    for choice in reversed(choices):
-        bounds.append(int(choice[bounds[-1]]))
-    return int(highest[0]), tuple(bounds)
+    return Bound(step_ns=possible.step_ns, split=None if allowed is None else allowed.split)
+
+
+def _least(problem: Problem) -> Bound | None:
+    """Return the least bound over the allowed splits."""
+    pace, split = bottleneck(problem, [block(problem, problem.least_ns, stage) for stage in range(problem.stages)])
+    if pace >= FAR:
+        return None
+    ceiling = split_bound_ns(problem, split) // problem.micro_batches
+    problem = narrow(problem, ceiling, problem.least_ns)
+    least, split = bottleneck(problem, stage_bounds_ns(problem))
+    return Bound(step_ns=least, split=split)
+
+
+def _shared(problem: Problem) -> Bound | None:
+    pace, split = bottleneck(problem, [block(problem, problem.least_ns, stage) for stage in range(problem.stages)])
+    if pace >= FAR:
+        return None
+    shortest = min(
+        int(np.where(problem.allowed[stage], problem.least_ns[stage], FAR).min()) for stage in range(problem.stages)
+    )
+    fullest = problem.micro_batches * (pace + (problem.kind.virtual - 1) * shortest)
+    return Bound(step_ns=max(fullest, shared_bound_ns(problem)), split=split)
+
+
+def shared_bound_ns(problem: Problem) -> int:
+    """Return a time under every step of ranks that hold several stages each, whatever the split.
+
+    All ranks together compute m times all layers, and rank r at least idles until what is before its first
+    stage is through; no rank is faster than its share of the rest. Nor can a step be shorter than m times the
+    longest layer with what it depends on.
+    """
+    ways = _Ways(problem)
+    speeds = [device.speed for device in problem.grid.devices]
+    times = problem.intervals.times
+    work = problem.micro_batches * int(times.forward_ns[0, -1] + times.backward_ns[0, -1])
+    idle = 0.0
+    for rank, speed in enumerate(speeds):
+        stage = problem.stage_ranks.index(rank)
+        low, high = problem.windows[stage]
+        way = ways.until(stage) if problem.kind.splits else ways.before(stage)
+        idle += speed * int(way[low : high + 1].min())
+    tails = min(int(problem.tail_ns[stage][0, -1]) for stage in range(problem.stages)) // problem.ranks
+    layers = np.diag(times.forward_ns, 1) + np.diag(times.backward_ns, 1)
+    longest = problem.micro_batches * int(layers.max()) / max(speeds)
+    return int(max((work + idle) / sum(speeds), longest)) + tails
+
+
+def any_schedule_bound_ns(
+    stage_ranks: Sequence[int],
+    micro_batches: int,
+    stages: Sequence[StageCost],
+    edges: Sequence[EdgeCost],
+    limits: Sequence[int | None],
+) -> int:
+    """Return a time under the step of every schedule of these stages on their ranks.
+
+    A rank computes all its stages m times. Before, the forwards that its earliest stage needs must be through;
+    after its last backward (or input gradient, where parts are known and the rest may be put off) comes what
+    waits for it. A rank with one stage and whole backwards also waits for its first and for its last micro-batch
+    to come back, with no more forwards to do meanwhile than its memory holds.
+    """
+    splits = all(cost.input_grad_ns is not None and cost.weight_grad_ns is not None for cost in stages)
+    begins, ends, onward = _ways_between(stage_ranks, stages, edges, splits=splits)
+    bound = 0
+    for rank in set(stage_ranks):
+        held = [stage for stage, home in enumerate(stage_ranks) if home == rank]
+        begin, end = min(begins[stage] for stage in held), min(ends[stage] for stage in held)
+        forward, backward = sum(stages[s].forward_ns for s in held), sum(stages[s].backward_ns for s in held)
+        tail = sum(stages[s].optimizer_ns + stages[s].replica_ns for s in held)
+        busy = micro_batches * (forward + backward) + tail
+        if splits:
+            inputs = micro_batches * (forward + sum(stages[s].input_grad_ns or 0 for s in held))
+            bound = max(bound, begin + busy, begin + inputs + end + tail)
+            continue
+        waits = 0
+        if len(held) == 1:
+            count = _held_at_most(stages[held[0]], limits[rank], micro_batches)
+            first, last = (max(0, onward[held[0]] - (count - 1) * own) for own in (forward, backward))
+            waits = first + last if count < micro_batches else max(first, last)
+        bound = max(bound, begin + busy + waits + end)
+    return bound
+
+
+def _ways_between(
+    stage_ranks: Sequence[int], stages: Sequence[StageCost], edges: Sequence[EdgeCost], *, splits: bool
+) -> tuple[list[int], list[int], list[int]]:
+    """Return, per stage, the longest way to its forward, from its backward, and from its forward to its backward."""
+    begins, ends, onward = ([0] * len(stages) for _ in range(3))
+    backward = [(cost.input_grad_ns or 0) if splits else cost.backward_ns for cost in stages]
+    ordered = sorted(edges, key=lambda cost: cost.edge)
+    for cost, forward in [*((cost, True) for cost in ordered), *((cost, False) for cost in reversed(ordered))]:
+        source, target = cost.edge.source, cost.edge.target
+        apart = stage_ranks[source] != stage_ranks[target]
+        there, back = (
+            cost.link.transfer_ns(size) if apart else 0 for size in (cost.forward_bytes, cost.backward_bytes)
+        )
+        if not forward and cost.edge.gradient:
+            way = there + stages[target].forward_ns + onward[target] + backward[target] + back
+            onward[source] = max(onward[source], way)
+        elif forward:
+            begins[target] = max(begins[target], begins[source] + stages[source].forward_ns + there)
+            if cost.edge.gradient:
+                ends[target] = max(ends[target], ends[source] + backward[source] + back)
+    return begins, ends, onward
+
+
+def _held_at_most(stage: StageCost, limit: int | None, micro_batches: int) -> int:
+    """Return how many micro-batches of a stage its rank has memory for, the one in hand included."""
+    if limit is None or stage.saved_bytes == 0:
+        return micro_batches
+    return min(micro_batches, max(1, (limit - stage.state_bytes - stage.working_bytes) // stage.saved_bytes))
 
 
 def split_bound_ns(problem: Problem, bounds: Sequence[int]) -> int:
-    """Return the step bound of the one split at ``bounds``."""
-    tables = stage_bounds_ns(problem)
-    return max(int(own[bounds[stage], bounds[stage + 1]]) for stage, own in enumerate(tables))
+    """Return the step bound of the one split at ``bounds``, with one stage on each rank."""
+    exact = replace(problem, windows=tuple((cut, cut) for cut in bounds))
+    return max(int(own[0, 0]) for own in stage_bounds_ns(exact))
 
 
 def stage_bounds_ns(problem: Problem) -> list[Table]:
-    """Return, per stage and interval, the step bound that the stage gives if it is that interval."""
+    """Return, per stage and interval in its windows, the step bound that the stage gives if it is that interval."""
     ways = _Ways(problem)
+    count = problem.micro_batches
     tables = []
     for stage in range(problem.stages):
-        forward = problem.forward_ns[stage]
-        backward = problem.compute_ns[stage] - forward
-        onward = ways.onward(stage)[None, :]
-        others = 0 if problem.schedule == "gpipe" and ways.unbroken else problem.in_flight[stage] - 1
-        first = np.maximum(onward - others * forward, 0)
-        last = np.maximum(onward - others * backward, 0)
-        waits = first + last if problem.turns(stage) else np.maximum(first, last)
-        own = problem.micro_batches * problem.compute_ns[stage] + problem.optimizer_ns[stage]
-        tables.append(ways.before(stage)[:, None] + own + waits)
+        (low, high), (first, last) = problem.windows[stage : stage + 2]
+        before = ways.before(stage)[low : high + 1, None]
+        forward, compute = block(problem, problem.forward_ns, stage), block(problem, problem.least_ns, stage)
+        own = count * compute + block(problem, problem.tail_ns, stage)
+        if problem.kind.splits:
+            assert problem.input_ns is not None, "schedules that split the backward need its parts"
+            inputs = count * block(problem, problem.input_ns, stage) + block(problem, problem.tail_ns, stage)
+            started = ways.until(stage)[low : high + 1, None]
+            tables.append(np.maximum(started + own, before + inputs))
+            continue
+        onward = ways.onward(stage)[None, first : last + 1]
+        backward = compute - forward
+        others = 0 if problem.kind.schedule == "gpipe" and ways.unbroken else problem.in_flight[stage] - 1
+        first_wait = np.maximum(onward - others * forward, 0)
+        last_wait = np.maximum(onward - others * backward, 0)
+        waits = first_wait + last_wait if problem.turns(stage) else np.maximum(first_wait, last_wait)
+        tables.append(before + own + waits)
     return tables
 
 
@@ -78,17 +207,28 @@ class _Ways:
 
     def __init__(self, problem: Problem) -> None:
         sized = problem.intervals.sized
-        self._speed = max(device.speed for device in problem.cluster.devices[: problem.stages])
+        self._speed = max(device.speed for device in problem.grid.devices)
         there, self._back = _Seam(problem, trained=False), _Seam(problem, trained=True)
         self.unbroken = self._back.unbroken
-        links = [problem.cluster.link(stage - 1, stage) for stage in range(1, problem.stages)]
-        self._hops = [there.hop_ns(link) + self._back.hop_ns(link) for link in links]
-        self._before = _longest_before([c.forward_ns for c in sized.costs], there.feeds)
-        self._before += _longest_before([c.backward_ns for c in sized.costs], self._back.feeds)
+        home = problem.stage_ranks
+        links = [
+            problem.grid.link(home[stage - 1], home[stage]) if home[stage - 1] != home[stage] else Link()
+            for stage in range(1, problem.stages)
+        ]
+        self._there = [there.hop_ns(link) for link in links]
+        self._hops = [hop + self._back.hop_ns(link) for link, hop in zip(links, self._there, strict=True)]
+        splits = problem.kind.splits
+        back = [(c.input_grad_ns or 0) if splits else c.backward_ns for c in sized.costs]
+        self._until = _longest_before([c.forward_ns for c in sized.costs], there.feeds)
+        self._before = self._until + _longest_before(back, self._back.feeds)
         self._onward = _longest_onward(sized.costs, sized.loss, self._back)
 
+    def until(self, stage: int) -> Table:
+        """Return, per boundary before the stage, the least time before its first F."""
+        return self._scaled(self._until) + _least_hops(self._there[:stage])
+
     def before(self, stage: int) -> Table:
-        """Return, per boundary before the stage, the least time before its first F and after its last B."""
+        """Return, per boundary before the stage, the least time before its first F and after its last B, or I."""
         return self._scaled(self._before) + _least_hops(self._hops[:stage])
 
     def onward(self, stage: int) -> Table:

@@ -37,7 +37,7 @@ def test_every_layer_of_the_profile_is_in_one_stage(profile: str, capsys: pytest
     captured = capsys.readouterr()
     plan = decode(captured.out, Plan)
     assert covered(plan) == list(range(5))
-    assert plan.batch_size == 8
+    assert plan.batch_size * plan.data_parallel_size == 8
     assert "Stages, for one micro-batch" in captured.err
 
 

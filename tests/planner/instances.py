@@ -5,11 +5,25 @@ from collections.abc import Iterator
 from hypothesis import strategies as st
 
 from autopipe.costs.size import at_size
-from autopipe.costs.stages import Intervals
+from autopipe.documents.plan import Plan
 from autopipe.documents.profile import Profile
 from autopipe.hardware.cluster import Cluster, Device, Link
+from autopipe.hardware.device_grid import DeviceGrid
+from autopipe.planner import Request
+from autopipe.planner import plan as make_plan
+from autopipe.planner.kind import Kind
+from autopipe.planner.levels import all_levels, fixed_level
 from autopipe.planner.problem import Problem, make_problem, objective_ns
+from autopipe.planner.solved import keeps
+from autopipe.planner.wishes import Wishes
 from tests.profiles import profiles
+
+ONE_STAGE = (Kind(schedule="1f1b"), Kind(schedule="gpipe"), Kind(schedule="1f1b", depth=1))
+
+
+def plan(found: Profile, cluster: Cluster, **asked: object) -> Plan:
+    """One pipeline over all devices, one stage on each, as most tests mean it."""
+    return make_plan(found, cluster, Request(**{"replicas": 1, "virtual": 1, **asked}))
 
 
 @st.composite
@@ -27,7 +41,7 @@ def problems(
         cluster=draw(clusters(stages)),
         stages=stages,
         micro_batches=draw(st.integers(1, 9)),
-        schedule=draw(st.sampled_from(["1f1b", "gpipe"])),
+        kind=draw(st.sampled_from(ONE_STAGE)),
     )
 
 
@@ -45,14 +59,24 @@ def clusters(draw: st.DrawFn, devices: int) -> Cluster:
 
 
 def problem_of(
-    found: Profile, *, cluster: Cluster | None = None, stages: int, micro_batches: int, schedule: str = "1f1b"
+    found: Profile,
+    *,
+    cluster: Cluster | None = None,
+    stages: int,
+    micro_batches: int,
+    kind: Kind = ONE_STAGE[0],
+    recompute: bool = False,
+    replicas: int = 1,
+    wishes: Wishes | None = None,
 ) -> Problem:
+    """A problem on ``stages`` ranks at the smallest profiled size."""
+    sized = at_size(found, found.micro_batches[0])
     return make_problem(
-        Intervals.of(at_size(found, found.micro_batches[0])),
-        cluster or Cluster.uniform(stages),
-        schedule=schedule,
-        stages=stages,
+        all_levels(sized) if recompute else fixed_level(sized),
+        DeviceGrid.of(cluster or Cluster.uniform(stages * replicas), stages, replicas),
+        kind=kind,
         micro_batches=micro_batches,
+        wishes=wishes,
     )
 
 
@@ -72,4 +96,6 @@ def every_split(problem: Problem) -> Iterator[tuple[int, ...]]:
 
 
 def least_objective(problem: Problem) -> int | None:
-    return min((objective_ns(problem, bounds) for bounds in every_split(problem)), default=None)
+    return min(
+        (objective_ns(problem, bounds) for bounds in every_split(problem) if keeps(problem, bounds)), default=None
+    )

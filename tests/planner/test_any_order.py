@@ -15,13 +15,25 @@ from autopipe.errors import InputError
 from autopipe.executor.build import Layout
 from autopipe.executor.pipeline import Pipeline
 from autopipe.hardware.cluster import Cluster, Link
-from autopipe.planner import plan
+from autopipe.planner import Request
+from autopipe.planner import plan as plan_any_order
 from autopipe.planner.dag import topological_order
 from autopipe.planner.reordering import must_precede, order_of_stages, reordered
-from autopipe.planner.search import plan as plan_in_order
+from autopipe.planner.search import plan as plan_as_recorded
 from autopipe.recorder import rebuild
 from tests import profiles
 from tests.reference import differences, exempt, plain_step
+
+ONE_EACH = {"replicas": 1, "virtual": 1}
+
+
+def plan(profile, cluster, **asked):
+    return plan_any_order(profile, cluster, Request(**{**ONE_EACH, **asked}))
+
+
+def plan_in_order(profile, cluster, **asked):
+    return plan_as_recorded(profile, cluster, Request(**{**ONE_EACH, **asked}))
+
 
 SLOW = Link(latency_ns=0, bytes_per_s=10**9)
 

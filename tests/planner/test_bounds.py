@@ -62,7 +62,7 @@ def test_no_split_within_the_incumbent_is_lost_by_the_reduction(problem, slack):
     if known is None:
         return
     incumbent = objective_ns(problem, known.best.bounds) + slack
-    kept = reduce(problem, known, incumbent).kept
+    kept = set(reduce(known, incumbent).arcs)
     for bounds in every_split(problem):
         if objective_ns(problem, bounds) <= incumbent:
-            assert all(kept[s][bounds[s], bounds[s + 1]] for s in range(problem.stages))
+            assert all((s, bounds[s], bounds[s + 1]) in kept for s in range(problem.stages))

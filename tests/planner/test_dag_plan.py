@@ -17,7 +17,7 @@ from autopipe.planner.dag_document import as_plan, assignment
 from autopipe.planner.dag_plan import BOUNDED, LISTED, plan_dag
 from autopipe.planner.dag_recompute import cheapest
 from autopipe.planner.imported.bench import read_bench
-from autopipe.planner.score import simulate_plan
+from autopipe.planner.writing import simulate_plan
 from tests.planner.graphs import INFINITE, bench_json, dags, least_bottleneck, two_towers
 
 CLOSE = 1e-9

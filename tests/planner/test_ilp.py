@@ -6,15 +6,13 @@ from hypothesis import given, settings
 from autopipe.documents.profile import SharedParameter
 from autopipe.errors import InputError
 from autopipe.hardware.cluster import Cluster, Link
-from autopipe.planner.bounds import Reduction, frontier, reduce
+from autopipe.planner.bounds import everything, frontier, reduce
 from autopipe.planner.ilp import build, solve
+from autopipe.planner.kind import Kind
 from autopipe.planner.problem import objective_ns
+from autopipe.planner.wishes import Wishes
 from tests.planner.instances import least_objective, problem_of, problems
 from tests.profiles import chain_profile, cost, layer, profile
-
-
-def everything(problem):
-    return Reduction(kept=problem.allowed, pace_low_ns=0)
 
 
 @settings(deadline=None, max_examples=150)
@@ -24,7 +22,7 @@ def test_it_finds_the_least_objective_of_all_splits(problem):
     if known is None:
         assert least is None
         return
-    found = solve(problem, reduce(problem, known, objective_ns(problem, known.best.bounds)))
+    found = solve(problem, reduce(known, objective_ns(problem, known.best.bounds)))
     assert found is not None
     assert found.objective_ns == objective_ns(problem, found.bounds) == least
     assert found.status == "optimal"
@@ -61,13 +59,16 @@ def test_a_large_optimizer_is_spread_where_computation_leaves_the_choice():
 
 
 def test_its_constraints_bear_the_names_of_the_page():
-    cluster = Cluster.uniform(3, memory_bytes=10**6, intra_node=Link(latency_ns=1))
     shared = (SharedParameter(name="tied", layers=(0, 3), bytes=0),)
-    layers = [layer(name, [cost()]) for name in "abcd"]
-    problem = problem_of(profile(layers, shared=shared), cluster=cluster, stages=3, micro_batches=9)
-    model = build(problem, everything(problem)).model
-    names = {constraint.name.partition("_")[0] for constraint in model.constraints()}
-    assert names == {"C1", "C2", "C3", "C4", "C5", "C6", "C7"}
+    found = profile([layer(name, [cost()], parameter_bytes=1) for name in "abcdefg"], shared=shared)
+    names = set()
+    for kind, limit in ((Kind(schedule="1f1b"), 10**6), (Kind(schedule="interleaved", virtual=2), 12)):
+        wishes = Wishes(together=((0, 4),)) if kind.virtual > 1 else None
+        cluster = Cluster.uniform(3, memory_bytes=limit, intra_node=Link(latency_ns=1))
+        problem = problem_of(found, cluster=cluster, stages=3, micro_batches=9, kind=kind, wishes=wishes)
+        model = build(problem, everything(problem)).model
+        names |= {constraint.name.partition("_")[0] for constraint in model.constraints()}
+    assert names == {"C1", "C2", "C3", "C4", "C5", "C6", "C7", "C8"}
 
 
 def test_an_unknown_engine_is_refused():

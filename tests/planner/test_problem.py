@@ -1,24 +1,13 @@
 """Tables of a planning problem."""
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autopipe.hardware.cluster import Cluster, Link
-from autopipe.planner.problem import largest_holdings, objective_ns, pace_ns
+from autopipe.planner.problem import objective_ns, pace_ns
 from autopipe.planner.score import score
-from autopipe.schedules.named import make
-from autopipe.schedules.residency import stage_holdings
 from tests.planner.instances import every_split, problem_of, problems
 from tests.profiles import chain_profile, cost, layer, profile
-
-
-@pytest.mark.parametrize("name", ["1f1b", "gpipe"])
-@pytest.mark.parametrize("stages", [1, 2, 3, 5])
-@pytest.mark.parametrize("micro_batches", [1, 2, 7, 12, 18, 19, 25, 40])
-def test_holdings_of_many_micro_batches_are_those_of_the_whole_schedule(name, stages, micro_batches):
-    whole = stage_holdings(make(name, stages=stages, micro_batches=micro_batches))
-    assert largest_holdings(name, stages, micro_batches) == whole
 
 
 def test_no_cut_is_allowed_where_it_is_forbidden():

@@ -3,8 +3,8 @@ from collections.abc import Sequence
 from autopipe.documents.plan import Plan
 from autopipe.documents.profile import Profile
 from autopipe.hardware.cluster import Cluster
-from autopipe.planner import plan
 from autopipe.planner.refine import limiting_layer, refined
+from tests.planner.instances import plan
 from tests.profiles import cost, layer, profile
 
 

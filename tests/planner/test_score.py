@@ -10,8 +10,9 @@ from autopipe.documents.plan import EdgePlan, Plan
 from autopipe.documents.profile import ProfiledValue
 from autopipe.errors import DocumentError
 from autopipe.hardware.cluster import Cluster, Link
-from autopipe.planner import plan, simulate_plan
+from autopipe.planner import simulate_plan
 from autopipe.simulator.metrics import busy_ns
+from tests.planner.instances import plan
 from tests.profiles import cost, layer, profile, profiles
 
 

@@ -13,10 +13,11 @@ from autopipe.documents.files import encode
 from autopipe.documents.profile import SharedParameter
 from autopipe.errors import DocumentError, InfeasibleError, InputError
 from autopipe.hardware.cluster import Cluster, Device, Link
-from autopipe.planner import evaluate, plan
+from autopipe.planner import evaluate
 from autopipe.planner import solved as solved_room
+from autopipe.planner.kind import Kind
 from autopipe.planner.score import score
-from tests.planner.instances import every_split, problem_of
+from tests.planner.instances import every_split, plan, problem_of
 from tests.profiles import chain_profile, cost, layer, profile, profiles
 
 
@@ -127,8 +128,10 @@ def test_fixed_choices_are_kept():
         micro_batch_size=2,
         schedule="gpipe",
         stages=2,
+        replicas=2,
     )
     assert (found.micro_batch_size, found.schedule, found.pipeline_size) == (2, "gpipe", 2)
+    assert (found.data_parallel_size, found.batch_size, found.micro_batches) == (2, 4, 2)
     assert all(one.pipeline_size == 2 for one in found.alternatives)
 
 
@@ -182,7 +185,10 @@ def test_it_refuses_exactly_where_no_split_fits(data, limit):
     stages = data.draw(st.integers(1, min(3, len(found.layers))))
     cluster = Cluster.uniform(stages, memory_bytes=limit + 1)
     fits = any(
-        next(every_split(problem_of(found, cluster=cluster, stages=stages, micro_batches=4, schedule=name)), None)
+        next(
+            every_split(problem_of(found, cluster=cluster, stages=stages, micro_batches=4, kind=Kind(schedule=name))),
+            None,
+        )
         for name in ("1f1b", "gpipe")
     )
     try:
@@ -215,7 +221,7 @@ def test_a_hundred_layers_on_eight_stages_are_solved_to_the_end_in_a_second():
     ]
     cluster = Cluster.uniform(8, memory_bytes=4_700, intra_node=Link(latency_ns=20, bytes_per_s=10**9))
     start = time.perf_counter()
-    found = plan(profile(layers, crossing_bytes=10), cluster, batch_size=32)
+    found = plan(profile(layers, crossing_bytes=10), cluster, batch_size=32, schedule="1f1b")
     assert time.perf_counter() - start < 5
     assert (found.certificate.status, found.certificate.solver_gap) == ("optimal", 0.0)
     assert found.certificate.gap < 0.01
@@ -254,8 +260,8 @@ def test_planning_never_imports_torch():
         "import sys\n"
         "from tests.profiles import chain_profile\n"
         "from autopipe.hardware.cluster import Cluster\n"
-        "from autopipe.planner import plan, simulate_plan\n"
-        "simulate_plan(plan(chain_profile([1, 2, 3]), Cluster.uniform(2), batch_size=4))\n"
+        "from autopipe.planner import Request, plan, simulate_plan\n"
+        "simulate_plan(plan(chain_profile([1, 2, 3]), Cluster.uniform(2), Request(batch_size=4)))\n"
         "assert 'torch' not in sys.modules\n"
         "import autopipe.hardware.cluster, autopipe.schedules.check, autopipe.schedules.grid\n"
         "assert 'torch' not in sys.modules\n"
@@ -265,6 +271,6 @@ def test_planning_never_imports_torch():
 
 def test_a_given_split_is_scored_like_a_planned_one():
     found, cluster = chain_profile([10, 20, 30, 40]), Cluster.uniform(2)
-    made = plan(found, cluster, batch_size=8)
-    given_back = evaluate(found, cluster, bounds_of(made), batch_size=8, micro_batch_size=1)
+    made = plan(found, cluster, batch_size=8, schedule="1f1b")
+    given_back = evaluate(found, cluster, bounds_of(made), batch_size=8, micro_batch_size=1, depth=made.depth)
     assert (given_back.step_ns, given_back.stages, given_back.ranks) == (made.step_ns, made.stages, made.ranks)

@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 
 from autopipe.errors import InfeasibleError
 from autopipe.hardware.cluster import Cluster, Device
-from autopipe.planner import plan
 from autopipe.planner.problem import without_limits
 from autopipe.planner.shortage import shortage
+from autopipe.planner.stage_tables import CostTables
 from autopipe.units import MIB
-from tests.planner.instances import every_split, problems
+from tests.planner.instances import every_split, plan, problems
 from tests.profiles import cost, layer, profile
 
 
@@ -73,9 +73,12 @@ def test_unequal_devices_are_each_offered_more():
 @settings(deadline=None)
 @given(problems())
 def test_the_closest_split_is_the_closest_of_all(problem):
+    costs = CostTables(problem.levels, problem.grid)
+
     def excess(bounds):
         return max(
-            int(problem.memory_bytes[s][bounds[s], bounds[s + 1]]) - (problem.limits[s] or 1 << 40)
+            int(costs.memory(0, s, problem.stages, problem.moments[s], problem.micro_batches)[bounds[s], bounds[s + 1]])
+            - (problem.limits[s] or 1 << 40)
             for s in range(problem.stages)
         )
 

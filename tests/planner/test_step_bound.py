@@ -4,18 +4,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autopipe.planner.score import score
-from autopipe.planner.step_bound import split_bound_ns, tightest
-from tests.planner.instances import every_split, problem_of, problems
+from autopipe.planner.step_bound import Bound, split_bound_ns, tightest
+from tests.planner.instances import ONE_STAGE, every_split, problem_of, problems
 from tests.profiles import chain_profile
 
 
-@given(stages=st.integers(1, 6), micro_batches=st.integers(1, 12), schedule=st.sampled_from(["1f1b", "gpipe"]))
-def test_it_is_the_step_for_equal_stages_and_free_links(stages, micro_batches, schedule):
+@given(stages=st.integers(1, 6), micro_batches=st.integers(1, 12), kind=st.sampled_from(ONE_STAGE))
+def test_it_is_the_step_for_equal_stages_and_free_links(stages, micro_batches, kind):
     problem = problem_of(
-        chain_profile([10] * stages, optimizer_ns=3), stages=stages, micro_batches=micro_batches, schedule=schedule
+        chain_profile([10] * stages, optimizer_ns=3), stages=stages, micro_batches=micro_batches, kind=kind
     )
     bounds = tuple(range(stages + 1))
-    assert tightest(problem) == (score(problem, bounds).step_ns, bounds)
+    assert tightest(problem) == Bound(step_ns=score(problem, bounds).step_ns, split=bounds)
 
 
 @settings(deadline=None, max_examples=300)
@@ -26,7 +26,7 @@ def test_no_step_is_ever_under_it(problem):
     if found is None:
         assert not bounds_of
         return
-    least, split = found
+    least, split = found.step_ns, found.split
     assert split in bounds_of
     assert least == min(split_bound_ns(problem, bounds) for bounds in bounds_of) == split_bound_ns(problem, split)
     for bounds in bounds_of:

@@ -4,7 +4,7 @@ from autopipe.documents.graph import Graph
 from autopipe.documents.profile import ProfiledValue, SharedParameter
 from autopipe.errors import InfeasibleError
 from autopipe.hardware.cluster import Cluster, Link
-from autopipe.planner import plan
+from autopipe.planner import Request, plan
 from tests.profiles import cost, layer, profile
 from tests.zoo.training import BATCH, MICRO_BATCHES
 
@@ -43,7 +43,9 @@ def planned_bounds(graph: Graph, stages: int) -> tuple[int, ...] | None:
     )
     try:
         best = plan(
-            document, Cluster.uniform(stages, intra_node=LINK), batch_size=BATCH, micro_batch_size=size, schedule="1f1b"
+            document,
+            Cluster.uniform(stages, intra_node=LINK),
+            Request(batch_size=BATCH, micro_batch_size=size, stages=stages, schedule="1f1b"),
         )
     except InfeasibleError:
         return None

@@ -63,7 +63,7 @@ def _plan(folder: Path, screen: Screen) -> Plan:
     screen.show(profile_report(profile))
     screen.show(f"\n2. Plan: {RANKS} ranks, {BATCH} samples a step\n")
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // RANKS
-    plan = partition(profile, gpus=RANKS, batch_size=BATCH, memory_bytes=memory)
+    plan = partition(profile, gpus=RANKS, batch_size=BATCH, memory_bytes=memory, stages=RANKS, schedule="1f1b")
     save(plan, folder / "plan.json")
     screen.show(plan_report(plan))
     screen.show("\nPredicted timeline of one step\n")

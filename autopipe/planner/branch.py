@@ -1,0 +1,124 @@
+"""A branch of the search: a cell and a kind of schedule, with a time under all its steps."""
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from autopipe.documents.profile import Profile
+from autopipe.hardware.cluster import Cluster
+from autopipe.planner.bounds import block, bottleneck, narrow
+from autopipe.planner.cells import Cell, Tables
+from autopipe.planner.engine import ENGINES
+from autopipe.planner.kind import Kind, kinds
+from autopipe.planner.problem import FAR, Problem, make_problem, without_limits
+from autopipe.planner.request import Request, most_stages
+from autopipe.planner.solved import keeps, solve_problem
+from autopipe.planner.step_bound import tightest
+from autopipe.planner.wishes import Wishes
+
+SLACK = 1.25
+HOLD_LIMIT_S = 5.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Branch:
+    """A cell under a kind of schedule, and a time under its steps: a cheap one, or the tight one of a split."""
+
+    cell: Cell
+    kind: Kind
+    bound_ns: int
+    tight: bool = False
+    split: tuple[int, ...] | None = None
+
+    @property
+    def order(self) -> tuple[object, ...]:
+        """By what branches are looked at in turn."""
+        return self.bound_ns, self.kind.preference, self.cell.order
+
+
+@dataclass(frozen=True, kw_only=True)
+class Space:
+    """What is searched: a profile on a cluster, as it was asked for."""
+
+    profile: Profile
+    cluster: Cluster
+    request: Request
+    wishes: Wishes
+    tables: Tables
+    _last: dict[tuple[Cell, Kind], Problem] = field(default_factory=dict, repr=False)
+
+    def branches(self, cell: Cell) -> Iterator[Branch]:
+        """Yield the branches of a cell."""
+        groups, ranks = most_stages(self.profile), len(cell.grid.rows)
+        for kind in kinds(
+            ranks,
+            groups,
+            schedule=self.request.schedule,
+            virtual=self.request.virtual,
+            can_split=self.tables.base(cell.micro_batch_size).base.times.input_grad_ns is not None,
+        ):
+            yield Branch(cell=cell, kind=kind, bound_ns=cell.bound_ns)
+
+    def problem(self, branch: Branch) -> Problem:
+        """Return the problem of cutting the stages, with levels of recompute where they may help."""
+        key = branch.cell, branch.kind
+        if key not in self._last:
+            self._last.clear()
+            self._last[key] = self._new_problem(branch)
+        return self._last[key]
+
+    def _new_problem(self, branch: Branch) -> Problem:
+        cell = branch.cell
+        base = self.tables.base(cell.micro_batch_size)
+        problem = self._made(branch, base_only=True)
+        if base.complete and self.request.recompute != "auto":
+            return problem
+        return self._made(branch, base_only=False) if _memory_binds(problem) else problem
+
+    def tightened(self, branch: Branch) -> Branch | None:
+        """Return ``branch`` with its tight bound, None if nothing in it fits."""
+        bound = tightest(self.problem(branch))
+        if bound is None:
+            return None
+        return replace(branch, bound_ns=max(bound.step_ns, branch.bound_ns), tight=True, split=bound.split)
+
+    def holds(self, branch: Branch) -> bool:
+        """Tell whether something in a branch fits for sure, however long it takes to look."""
+        problem = self.problem(branch)
+        return not problem.coupled or solve_problem(problem, time.monotonic() + HOLD_LIMIT_S, ENGINES[0]) is not None
+
+    def _made(self, branch: Branch, *, base_only: bool) -> Problem:
+        cell, tables = branch.cell, self.tables
+        return make_problem(
+            tables.base(cell.micro_batch_size) if base_only else tables.levels(cell.micro_batch_size),
+            cell.grid,
+            kind=branch.kind,
+            micro_batches=cell.micro_batches,
+            wishes=self.wishes,
+        )
+
+
+def _memory_binds(problem: Problem) -> bool:
+    """Tell whether a split that might be wanted without limits does not fit without recompute."""
+    if all(limit is None for limit in problem.limits):
+        return False
+    free = without_limits(problem)
+    pace, split = bottleneck(free, [block(free, free.pace_ns, stage) for stage in range(free.stages)])
+    if pace >= FAR:
+        return False
+    if problem.coupled:
+        return not all(problem.allowed[s][split[s], split[s + 1]] for s in range(problem.stages)) or not keeps(
+            problem, split
+        )
+    wanted = round(pace * max(SLACK, 1 + 2 * problem.stages / problem.micro_batches))
+    free = narrow(free, wanted)
+    return any(
+        bool(
+            (
+                block(free, free.legal, stage)
+                & (block(free, free.pace_ns, stage) <= wanted)
+                & ~block(free, problem.allowed, stage)
+            ).any()
+        )
+        for stage in range(free.stages)
+    )
