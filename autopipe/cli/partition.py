@@ -105,7 +105,7 @@ def command(
         )
     if objective == "bottleneck" or assignment is not None:
         raise click.UsageError("--objective bottleneck and --assignment belong to a graph of --format.")
-    wishes = {name: options.pop(name) for name in WISHES}
+    wishes: dict[str, Any] = {name: options.pop(name) for name in WISHES}
     profile = _profile(source, micro_batch, screen, options)
 
     from autopipe.cli.cluster import cluster_of
@@ -127,7 +127,7 @@ def command(
         schedule=schedule,
         stages=stages,
         time_limit_s=time_limit,
-        **{name: tuple(value) if isinstance(value, (list, tuple)) else value for name, value in wishes.items()},
+        **wishes,
     )
     plan = make_plan(profile, devices, request)
     if lp_file is not None:

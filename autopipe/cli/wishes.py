@@ -17,9 +17,7 @@ def wish_options(function: Callable[..., Any]) -> Callable[..., Any]:
             show_default=True,
             help="Layers that recompute: auto, none, all, or patterns of names with commas between.",
         ),
-        click.option(
-            "--pin", "pins", multiple=True, metavar="LAYERS=STAGE", help="Put layers on a stage; -1: the last."
-        ),
+        click.option("--pin", "pins", multiple=True, metavar="LAYERS=STAGE", help="Stage of layers; -1: the last."),
         click.option("--forbid-cut", "forbidden_cuts", multiple=True, metavar="LAYERS", help="No stage begins there."),
         click.option(
             "--together",

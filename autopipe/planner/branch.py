@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from autopipe.documents.profile import Profile
 from autopipe.hardware.cluster import Cluster
 from autopipe.planner.bounds import block, bottleneck, narrow
-from autopipe.planner.cells import Cell, Tables
+from autopipe.planner.cells import Cell, Tables, least_stage_ns
 from autopipe.planner.engine import ENGINES
 from autopipe.planner.kind import Kind, kinds
 from autopipe.planner.problem import FAR, Problem, make_problem, without_limits
@@ -45,6 +45,7 @@ class Space:
     request: Request
     wishes: Wishes
     tables: Tables
+    _paces: dict[tuple[int, int], int] = field(default_factory=dict, repr=False)
     _last: dict[tuple[Cell, Kind], Problem] = field(default_factory=dict, repr=False)
 
     def branches(self, cell: Cell) -> Iterator[Branch]:
@@ -57,7 +58,24 @@ class Space:
             virtual=self.request.virtual,
             can_split=self.tables.base(cell.micro_batch_size).base.times.input_grad_ns is not None,
         ):
-            yield Branch(cell=cell, kind=kind, bound_ns=cell.bound_ns)
+            yield Branch(cell=cell, kind=kind, bound_ns=max(cell.bound_ns, self._pace_bound_ns(cell, kind)))
+
+    def _pace_bound_ns(self, cell: Cell, kind: Kind) -> int:
+        """Return a time under every step by the longest stage alone: as many rows of layers cannot all be shorter."""
+        sized, ranks = self.tables.sized(cell.micro_batch_size), len(cell.grid.rows)
+        key = cell.micro_batch_size, ranks * kind.virtual
+        if key not in self._paces:
+            times = [cost.forward_ns + cost.backward_ns for cost in sized.costs]
+            times[-1] += sized.loss.forward_ns + sized.loss.backward_ns
+            self._paces[key] = least_stage_ns(times, key[1]) + (kind.virtual - 1) * min(times)
+        speed = max(device.speed for device in cell.grid.devices)
+        return int(cell.micro_batches * self._paces[key] / speed)
+
+    def holds_state(self, cell: Cell) -> bool:
+        """Tell whether all ranks together have memory for parameters, gradients, optimizer state and buffers."""
+        limits = [device.memory_bytes for device in cell.grid.devices]
+        state = int(self.tables.base(cell.micro_batch_size).base.memory.state[0, -1])
+        return any(limit is None for limit in limits) or state <= sum(limit or 0 for limit in limits)
 
     def problem(self, branch: Branch) -> Problem:
         """Return the problem of cutting the stages, with levels of recompute where they may help."""
@@ -77,6 +95,8 @@ class Space:
 
     def tightened(self, branch: Branch) -> Branch | None:
         """Return ``branch`` with its tight bound, None if nothing in it fits."""
+        if not self.holds_state(branch.cell):
+            return None
         bound = tightest(self.problem(branch))
         if bound is None:
             return None

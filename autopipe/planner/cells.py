@@ -3,6 +3,8 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from autopipe.costs.size import SizedProfile, at_size
 from autopipe.documents.profile import Profile
 from autopipe.errors import InputError
@@ -158,6 +160,19 @@ def _kind(device: Device, cluster: Cluster) -> tuple[float, int, int]:
     """Return what tells a device from others: speed, memory, and its machine where links differ."""
     node = device.node if cluster.intra_node != cluster.inter_node else 0
     return -device.speed, -(device.memory_bytes or 1 << 62), node
+
+
+def least_stage_ns(times: Sequence[int], stages: int) -> int:
+    """Return the least time that the longest of ``stages`` rows of layers can take, wherever cuts are legal."""
+    sums = np.concatenate(([0], np.cumsum(times)))
+    low, high = max(int(sums[-1]) // stages, max(times)), int(sums[-1])
+    while low < high:
+        middle = (low + high) // 2
+        at, used = 0, 0
+        while at < len(times) and used < stages:
+            at, used = int(np.searchsorted(sums, sums[at] + middle, side="right")) - 1, used + 1
+        low, high = (low, middle) if at >= len(times) else (middle + 1, high)
+    return low
 
 
 def _bound_ns(sized: SizedProfile, grid: DeviceGrid, micro_batches: int) -> int:

@@ -10,23 +10,26 @@ MOST_ACTIONS = 200_000
 GAIN = 0.001
 
 
-def try_fitted(best: Candidate, *, asked: bool) -> tuple[Candidate | None, int | None]:
-    """Return ``best`` under a fitted schedule if that is better, and a bound under all schedules of its stages.
+def try_fitted(best: Candidate, *, asked: bool) -> tuple[Candidate | None, bool]:
+    """Return ``best`` under a fitted schedule if that is better, and whether one was looked for.
 
-    Both are None where fitting was not tried: it simulates some tens of schedules, too many for long steps unless
-    it is ``asked`` for.
+    It simulates some tens of schedules, too many for long steps unless it is ``asked`` for.
     """
     problem = best.problem
     tries = 2 * problem.ranks + 10
     if problem.ranks == 1 or (not asked and tries * best.costed.size > MOST_ACTIONS):
-        return None, None
+        return None, False
     try:
         schedule = fit(best.stages, best.edges, problem.stage_ranks, problem.micro_batches, memory_bytes=problem.limits)
     except InfeasibleError:
-        return None, None
-    result = run(schedule, best.stages, best.edges, with_spans=False)
-    fitted = with_schedule(best.costed, schedule, result)
-    bound = any_schedule_bound_ns(problem.stage_ranks, problem.micro_batches, best.stages, best.edges, problem.limits)
+        return None, False
+    fitted = with_schedule(best.costed, schedule, run(schedule, best.stages, best.edges, with_spans=False))
     if asked or (fitted.fits and fitted.step_ns < best.step_ns * (1 - GAIN)):
-        return fitted, bound
-    return None, bound
+        return fitted, True
+    return None, True
+
+
+def bound_of_stages(best: Candidate) -> int:
+    """Return a time under the step of every schedule of the same stages."""
+    problem = best.problem
+    return any_schedule_bound_ns(problem.stage_ranks, problem.micro_batches, best.stages, best.edges, problem.limits)

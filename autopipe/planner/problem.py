@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import msgspec
 import numpy as np
 
 from autopipe.costs.stages import Intervals
@@ -197,6 +198,32 @@ def without_limits(problem: Problem) -> Problem:
         possible=problem.legal,
         windows=windows_of(problem.legal, problem.layers),
         limits=(None,) * problem.ranks,
+    )
+
+
+def with_shares(problem: Problem) -> Problem:
+    """Return ``problem`` with an equal share of each rank's memory for each of its stages: what fits then, fits."""
+    cluster = problem.grid.cluster
+    devices = tuple(
+        msgspec.structs.replace(
+            device, memory_bytes=device.memory_bytes and device.memory_bytes // problem.kind.virtual
+        )
+        for device in cluster.devices
+    )
+    grid = replace(problem.grid, cluster=msgspec.structs.replace(cluster, devices=devices))
+    costs = CostTables(problem.levels, grid)
+    stages = [
+        stage_tables(costs, stage, problem.stage_ranks, problem.moments[rank], problem.micro_batches, legal)
+        for stage, (rank, legal) in enumerate(zip(problem.stage_ranks, problem.legal, strict=True))
+    ]
+    allowed = tuple(stage.allowed for stage in stages)
+    return replace(
+        problem,
+        level=tuple(stage.level for stage in stages),
+        compute_ns=tuple(stage.compute_ns for stage in stages),
+        pace_ns=tuple(stage.pace_ns for stage in stages),
+        allowed=allowed,
+        windows=windows_of(allowed, problem.layers),
     )
 
 

@@ -13,7 +13,7 @@ from autopipe.hardware.cluster import Cluster, check_cluster
 from autopipe.planner.branch import Branch, Space
 from autopipe.planner.cells import Tables, cells
 from autopipe.planner.explain import binding_sentence
-from autopipe.planner.fitting import try_fitted
+from autopipe.planner.fitting import bound_of_stages, try_fitted
 from autopipe.planner.moves import improved
 from autopipe.planner.request import Request, check_magnitude, check_request, shapes, with_profiled
 from autopipe.planner.runners_up import runners_up
@@ -26,6 +26,7 @@ from autopipe.schedules.named import FITTED
 MARGIN = 0.001
 LARGE = 20_000
 IMPROVED = 3
+FIRST_TRIED = 8
 
 
 def plan(profile: Profile, cluster: Cluster, request: Request) -> Plan:
@@ -106,7 +107,8 @@ class Search:
     unfit: list[Branch] = field(default_factory=list)
     pruned: list[Branch] = field(default_factory=list)
     late: list[Branch] = field(default_factory=list)
-    fitted_bound_ns: int | None = None
+    fitted: bool = False
+    best_ns: int | None = None
 
     @property
     def best(self) -> Candidate | None:
@@ -116,37 +118,59 @@ class Search:
     def run(self, branches: Sequence[Branch]) -> None:
         """Look at ``branches`` in the order of their bounds, and solve those that may hold a shorter step.
 
-        The first of each pipeline size is solved out of turn, so that there soon is a step to beat.
+        One of each pipeline size, with one stage a rank, is solved first, so that there soon is a step to beat.
         """
-        queue = [(branch.order, index, branch) for index, branch in enumerate(branches)]
-        heapq.heapify(queue)
-        best_ns: int | None = None
-        shapes_seen: set[int] = set()
-        while queue:
-            _, index, branch = heapq.heappop(queue)
-            if best_ns is not None and branch.bound_ns > best_ns * (1 - MARGIN):
-                self.pruned.append(branch)
-                continue
-            if best_ns is not None and time.monotonic() > self.deadline:
-                self.late.append(branch)
-                continue
-            if not branch.tight:
-                tightened = self.space.tightened(branch)
-                if tightened is None:
-                    self.unfit.append(branch)
+        queue = sorted(branches, key=lambda branch: branch.order)
+        for replicas in sorted({branch.cell.grid.replicas for branch in queue}):
+            own = [b for b in queue if b.cell.grid.replicas == replicas and b.kind.virtual == 1]
+            for branch in own[:FIRST_TRIED]:
+                queue.remove(branch)
+                if self._is_hopeless(branch):
                     continue
-                shape = branch.cell.grid.replicas
-                if shape in shapes_seen:
-                    heapq.heappush(queue, (tightened.order, index, tightened))
-                    continue
-                shapes_seen.add(shape)
-                branch = tightened
-            found = self._solve(branch)
-            if found is None:
-                self.unfit.append(branch)
-            else:
-                self.found.append(found)
-                best_ns = found.candidate.step_ns if best_ns is None else min(best_ns, found.candidate.step_ns)
+                tightened = self._tightened(branch)
+                if tightened is not None and self._look_into(tightened):
+                    break
+        waiting = [(branch.order, index, branch) for index, branch in enumerate(queue)]
+        heapq.heapify(waiting)
+        while waiting:
+            _, index, branch = heapq.heappop(waiting)
+            if self._is_hopeless(branch):
+                continue
+            if branch.tight:
+                self._look_into(branch)
+            elif (tightened := self._tightened(branch)) is not None:
+                heapq.heappush(waiting, (tightened.order, index, tightened))
+
+    def _is_hopeless(self, branch: Branch) -> bool:
+        """Put a branch aside in which there is nothing to win, or for which no time is left; tell whether it was."""
+        if self.best_ns is None:
+            return False
+        if branch.bound_ns > self.best_ns * (1 - MARGIN):
+            self.pruned.append(branch)
+        elif time.monotonic() > self.deadline:
+            self.late.append(branch)
+        else:
+            return False
+        return True
+
+    def _tightened(self, branch: Branch) -> Branch | None:
+        tightened = self.space.tightened(branch)
+        if tightened is None:
+            self.unfit.append(branch)
+        return tightened
+
+    def _look_into(self, branch: Branch) -> bool:
+        """Solve a branch, unless its tight bound says that nothing is to be won; tell whether something was found."""
+        if self._is_hopeless(branch):
+            return False
+        found = self._solve(branch)
+        if found is None:
+            self.unfit.append(branch)
+            return False
+        self.found.append(found)
+        step = found.candidate.step_ns
+        self.best_ns = step if self.best_ns is None else min(self.best_ns, step)
+        return True
 
     def _solve(self, branch: Branch) -> Found | None:
         """Return the best candidate of a branch by the simulator, None if it has none."""
@@ -170,8 +194,7 @@ class Search:
         best = self.best
         assert best is not None
         if self.space.request.schedule in (None, FITTED):
-            fitted, bound = try_fitted(best, asked=self.space.request.schedule == FITTED)
-            self.fitted_bound_ns = bound
+            fitted, self.fitted = try_fitted(best, asked=self.space.request.schedule == FITTED)
             if fitted is not None:
                 self._put(best, fitted)
                 return fitted
@@ -183,13 +206,17 @@ class Search:
         self.found[at] = replace(self.found[at], candidate=new)
 
     def certificate(self, best: Candidate) -> Certificate:
-        """Return how far from the best ``best`` can be."""
+        """Return how far from the best ``best`` can be.
+
+        The bound is under the steps of all splits in every branch, and, where other depths or fitted schedules were
+        tried, under those of every schedule of the best stages.
+        """
         solved = next(one.solved for one in self.found if one.candidate is best)
         solution = solved.solution
         branches = (*self.pruned, *self.late, *(one.branch for one in self.found))
         bound = min(best.step_ns, *(branch.bound_ns for branch in branches))
-        if self.fitted_bound_ns is not None:
-            bound = min(bound, self.fitted_bound_ns)
+        if self.fitted or best.kind.depth > 0:
+            bound = min(bound, bound_of_stages(best))
         return Certificate(
             status="feasible" if self.late and solution.status == "optimal" else solution.status,
             engine=solved.engine,

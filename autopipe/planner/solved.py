@@ -2,16 +2,17 @@
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from autopipe.planner.bounds import Frontier, everything, frontier, reduce
 from autopipe.planner.engine import EngineError
 from autopipe.planner.ilp import Solution, solve
-from autopipe.planner.problem import Problem, objective_ns, ranks_of
-from autopipe.planner.rank_rows import Arc, overflow_bytes
+from autopipe.planner.problem import Problem, objective_ns, ranks_of, with_shares
+from autopipe.planner.rank_rows import Arc, extra_ns, overflow_bytes
 
 WITHOUT_ENGINE = "dynamic programme"
 CEILINGS = (1.02, 1.1, 1.5)
+COUPLED_LIMIT_S = 3.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,25 +39,31 @@ def solve_problem(problem: Problem, deadline: float, engine: str) -> Solved | No
     if known is None:
         return None
     also = tuple(split.bounds for split in (known.best, known.fastest) if keeps(problem, split.bounds))
-    found = _by_engine(problem, known, also, deadline, engine)
-    if found is None and not also:
+    incumbents = [_stand_in(problem, known, arcs_at(problem, bounds)) for bounds in also]
+    if problem.coupled and not also:
+        incumbents += _by_shares(problem, known)
+    incumbent = min(incumbents, key=lambda one: one.objective_ns, default=None)
+    found = _by_engine(problem, known, incumbent, deadline, engine)
+    if found is None and incumbent is None:
         return None
     if found is None:
-        status = "feasible" if time.monotonic() >= deadline else "heuristic"
-        return Solved(solution=_stand_in(problem, known, also[0], status), engine=WITHOUT_ENGINE, also=also)
-    incumbent = min((objective_ns(problem, bounds) for bounds in also), default=found.objective_ns)
-    if found.objective_ns > incumbent:
-        bounds = next(bounds for bounds in also if objective_ns(problem, bounds) == incumbent)
-        found = Solution(
-            bounds=bounds,
-            levels=levels_of(problem, bounds),
-            status=found.status,
-            objective_ns=incumbent,
-            bound_ns=min(found.bound_ns, incumbent),
-            gap=max(0.0, 1 - found.bound_ns / incumbent),
-            engine=found.engine,
-        )
+        assert incumbent is not None
+        late = time.monotonic() >= deadline or problem.coupled
+        found = replace(incumbent, status="feasible" if late else "heuristic")
+    elif incumbent is not None and found.objective_ns > incumbent.objective_ns:
+        bound = min(found.bound_ns, incumbent.objective_ns)
+        gap = max(0.0, 1 - bound / incumbent.objective_ns)
+        found = replace(incumbent, status=found.status, engine=found.engine, bound_ns=bound, gap=gap)
     return Solved(solution=found, engine=found.engine, also=also)
+
+
+def _by_shares(problem: Problem, known: Frontier) -> list[Solution]:
+    """Return a split that fits with an equal share of its rank's memory for each stage, if there is one."""
+    shared = with_shares(problem)
+    found = frontier(shared)
+    if found is None or any(len(ranks_of(problem, found.best.bounds, pair)) > 1 for pair in problem.together):
+        return []
+    return [_stand_in(problem, known, arcs_at(shared, found.best.bounds))]
 
 
 def keeps(problem: Problem, bounds: Sequence[int]) -> bool:
@@ -78,7 +85,7 @@ def levels_of(problem: Problem, bounds: Sequence[int]) -> tuple[int, ...]:
 
 
 def _by_engine(
-    problem: Problem, known: Frontier, also: Sequence[tuple[int, ...]], deadline: float, engine: str
+    problem: Problem, known: Frontier, incumbent: Solution | None, deadline: float, engine: str
 ) -> Solution | None:
     """Return the engine's solution among the intervals that a split as good as the incumbent can have.
 
@@ -86,38 +93,37 @@ def _by_engine(
     incumbent's place; what is found above one becomes the next.
     """
     bound = problem.weight * known.best.pace_ns + known.best.total_ns
-    ceilings = [round(bound * factor) for factor in CEILINGS]
-    if also:
-        ceilings = [min(objective_ns(problem, bounds) for bounds in also)]
+    ceilings = [round(bound * factor) for factor in CEILINGS] if incumbent is None else [incumbent.objective_ns]
+    if problem.coupled:
+        deadline = min(deadline, time.monotonic() + COUPLED_LIMIT_S)
     found = None
-    while ceilings:
-        ceiling = ceilings.pop(0)
-        left = deadline - time.monotonic()
-        if left <= 0:
-            break
-        try:
+    try:
+        while ceilings and (left := deadline - time.monotonic()) > 0:
+            ceiling = ceilings.pop(0)
             better = solve(known.problem, reduce(known, ceiling), engine=engine, time_limit_s=left)
-        except EngineError:
-            break  # all of them failed, and each has warned: the dynamic programme's split stands in
-        if better is None:
-            continue
-        if found is None or better.objective_ns < found.objective_ns:
-            found = better
-        if better.objective_ns <= ceiling or better.status != "optimal":
-            return found
-        ceilings = [better.objective_ns]
-    if found is None and not also and time.monotonic() < deadline:
-        found = solve(problem, everything(problem), engine=engine, time_limit_s=deadline - time.monotonic())
+            if better is None:
+                continue
+            if found is None or better.objective_ns < found.objective_ns:
+                found = better
+            if better.objective_ns <= ceiling or better.status != "optimal":
+                return found
+            ceilings = [better.objective_ns]
+        if found is None and incumbent is None and (left := deadline - time.monotonic()) > 0:
+            found = solve(problem, everything(problem), engine=engine, time_limit_s=left)
+    except EngineError:
+        return found  # all engines failed, and each has warned: the dynamic programme's split stands in
     return found
 
 
-def _stand_in(problem: Problem, known: Frontier, bounds: tuple[int, ...], status: str) -> Solution:
-    objective = objective_ns(problem, bounds)
+def _stand_in(problem: Problem, known: Frontier, arcs: Sequence[Arc]) -> Solution:
+    """Return a split of the dynamic programme as a solution, with the dynamic programme's bound."""
+    bounds = (0, *(arc.end for arc in arcs))
+    objective = objective_ns(problem, bounds, [extra_ns(problem, arc) for arc in arcs])
     bound = problem.weight * known.best.pace_ns + known.best.total_ns
     return Solution(
         bounds=bounds,
-        levels=levels_of(problem, bounds),
-        status=status,
+        levels=tuple(arc.level for arc in arcs),
+        status="heuristic",
         objective_ns=objective,
         bound_ns=bound,
         gap=(objective - bound) / objective if objective else 0.0,

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from msgspec.structs import astuple
@@ -143,8 +143,9 @@ def _part_of(tables: Tables, part: Part) -> Tables:
     """Return the same tables, of begins and ends in ``part`` only."""
     if part == WHOLE:
         return tables
-    cut = {field.name: getattr(tables, field.name) for field in fields(tables)}
-    return replace(tables, **{name: None if table is None else table[part] for name, table in cut.items()})
+    whole = {field.name: getattr(tables, field.name) for field in fields(tables)}
+    cut: dict[str, Any] = {name: None if table is None else table[part] for name, table in whole.items()}
+    return replace(tables, **cut)
 
 
 def _part_with(mask: Mask) -> Part:

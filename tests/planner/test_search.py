@@ -159,7 +159,7 @@ def test_memory_and_links_that_the_cluster_leaves_open_come_from_the_profile():
     assert (made.edges[0].latency_ns, made.edges[0].bytes_per_s) == (5, 10**9)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=15)
 @given(data=st.data(), batch=st.integers(1, 6))
 def test_the_plan_is_within_its_gap_of_the_best_split_there_is(data, batch):
     found = data.draw(profiles(max_layers=6))
@@ -172,13 +172,13 @@ def test_the_plan_is_within_its_gap_of_the_best_split_there_is(data, batch):
         micro_batches=batch,
     )
     best = min(score(problem, bounds).step_ns for bounds in every_split(problem))
-    assert made.certificate.step_bound_ns <= best <= made.step_ns or made.schedule == "gpipe"
+    assert made.certificate.step_bound_ns <= min(best, made.step_ns)
     assert made.step_ns <= best * (1 + made.certificate.gap) + 1
     again = plan(found, Cluster.uniform(stages, intra_node=Link(latency_ns=3)), batch_size=batch)
     assert encode(again) == encode(made)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=15)
 @given(data=st.data(), limit=st.integers(0, 400))
 def test_it_refuses_exactly_where_no_split_fits(data, limit):
     found = data.draw(profiles(max_layers=5))
