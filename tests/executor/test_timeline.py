@@ -1,0 +1,65 @@
+"""The measured timeline of a real run: all of a rank's time has a place, and deferred weights leave nothing behind."""
+
+import gc
+import statistics
+
+import torch
+from torch import nn
+
+from autopipe.documents.timeline import Lane
+from autopipe.schedules.named import make
+from autopipe.simulator.critical_path import critical_path
+from autopipe.simulator.idle import idle_times
+from autopipe.simulator.metrics import makespan_ns
+from tests.executor.pipes import thread_pipe
+
+
+def wide_pipe(schedule: str):
+    torch.manual_seed(0)
+    model = nn.Sequential(*(nn.Linear(384, 384) for _ in range(4)))
+    x = torch.randn(512, 384)
+    pipe = thread_pipe(model, (x,), stages=2, micro_batches=8, loss_fn=nn.functional.mse_loss, schedule=schedule)
+    return pipe, x
+
+
+def test_compute_wait_and_transfer_of_every_rank_add_up_to_the_step():
+    pipe, x = wide_pipe("1f1b")
+    missing = []
+    for step in range(6):
+        pipe.step(x, target=x)
+        timeline = pipe.timeline()
+        if step:
+            for rank in timeline.ranks:
+                lanes = (Lane.COMPUTE, Lane.WAIT, Lane.SEND)
+                spent = sum(span.end_ns - span.start_ns for span in rank.spans if span.lane in lanes)
+                after = timeline.step_ns - max(span.end_ns for span in rank.spans)
+                before = min(span.start_ns for span in rank.spans)
+                missing.append(1 - (spent + before + after) / timeline.step_ns)
+    pipe.close()
+    assert 0 <= statistics.median(missing) < 0.05
+
+
+def test_a_measured_step_has_causes_and_a_critical_path():
+    pipe, x = wide_pipe("zb-h1")
+    pipe.step(x, target=x)
+    pipe.step(x, target=x)
+    timeline = pipe.timeline()
+    pipe.close()
+    for rank in idle_times(timeline):
+        assert sum(getattr(rank, name) for name in rank.__struct_fields__ if name != "rank") == timeline.step_ns
+    path = critical_path(timeline)
+    assert (path[0].start_ns, path[-1].end_ns) == (0, makespan_ns(timeline))
+    assert {part.rank for part in path} == {0, 1}
+    done = [[span.label for span in rank.spans if span.lane is Lane.COMPUTE] for rank in timeline.ranks]
+    assert done == [line.split() for line in make("zb-h1", stages=2, micro_batches=8).lines]
+
+
+def test_deferred_weight_gradients_leave_no_tensor_behind():
+    pipe, x = wide_pipe("zb-h2")
+    counts = []
+    for _ in range(4):
+        pipe.step(x, target=x)
+        gc.collect()
+        counts.append(sum(issubclass(type(one), torch.Tensor) for one in gc.get_objects()))
+    pipe.close()
+    assert counts[1] == counts[2] == counts[3]
