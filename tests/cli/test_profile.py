@@ -111,3 +111,59 @@ def test_granularity_and_leaves_are_those_of_capture(capsys: pytest.CaptureFixtu
         layers.append([layer.name for layer in decode(capsys.readouterr().out, Profile).layers])
     assert len(layers[1]) < len(layers[0]) > len(layers[2])
     assert "blocks.0" in layers[2]
+
+
+def test_the_same_command_measures_once(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["profile", *MLP, "--micro-batch", "2", "--json"]) == 0
+    first = decode(capsys.readouterr().out, Profile)
+    assert run(["profile", *MLP, "--micro-batch", "2", "--json"]) == 0
+    again = capsys.readouterr()
+    assert decode(again.out, Profile) == first
+    assert "measured before" in again.err
+    assert run(["profile", *MLP, "--micro-batch", "2", "--json", "--fresh"]) == 0
+    assert "measured before" not in capsys.readouterr().err
+
+
+def test_an_interrupt_is_a_sentence_and_no_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from autopipe.profiler.rounds import Rounds
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    output = tmp_path / "profile.json"
+    with monkeypatch.context() as patched:
+        patched.setattr(Rounds, "one_round", interrupted)
+        assert run(["profile", *MLP, "-o", str(output)]) == 1
+    assert "the same command goes on from there" in capsys.readouterr().err
+    assert not output.exists()
+    assert run(["profile", *MLP, "-o", str(output)]) == 0
+    assert output.exists()
+
+
+def test_autocast_and_fitting_sizes_are_in_the_profile(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["profile", *MLP, "--autocast", "bfloat16", "--micro-batch", "auto", "--json", "--quiet"]) == 0
+    profile = decode(capsys.readouterr().out, Profile)
+    assert profile.autocast == "bfloat16"
+    assert profile.micro_batches[-1] == 2 ** (len(profile.micro_batches) - 1) * profile.micro_batches[0]
+
+
+def test_two_profiles_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    paths = [str(tmp_path / name) for name in ("a.json", "b.json")]
+    for path, size in zip(paths, ("2,4", "4"), strict=True):
+        assert run(["profile", *MLP, "--micro-batch", size, "-o", path, "--quiet"]) == 0
+    capsys.readouterr()
+    assert run(["profile", "--compare", *paths]) == 0
+    assert "B / A" in capsys.readouterr().out
+
+
+def test_nothing_to_measure_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["profile"]) == 2
+    assert "--compare" in capsys.readouterr().err
+
+
+def test_a_profile_shows_itself_as_its_table(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    assert run(["profile", *MLP, "-o", str(path), "--quiet"]) == 0
+    assert "Layers, heaviest first" in repr(load(path, Profile))
