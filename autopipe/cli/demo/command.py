@@ -117,7 +117,9 @@ def _compare(folder: Path, plan: Plan, losses: tuple[float, ...], screen: Screen
 
     from autopipe.cli.demo.rank import TIMELINE
     from autopipe.cli.observed import Usage, foreign_share
+    from autopipe.planner import simulate_plan
     from autopipe.reporting.comparison import compare, comparison_table
+    from autopipe.reporting.timeline_comparison import compare_timelines
     from autopipe.reporting.timeline_text import timeline_text
 
     reports = [torch.load(folder / f"rank{rank}.pt") for rank in range(RANKS)]
@@ -133,6 +135,8 @@ def _compare(folder: Path, plan: Plan, losses: tuple[float, ...], screen: Screen
     screen.show(timeline_text(timeline, width=screen.width))
     screen.show()
     screen.show(comparison_table(compare(plan, timeline)))
+    screen.show()
+    screen.show(comparison_table(compare_timelines(simulate_plan(plan), timeline)))
     share = foreign_share([Usage(*report["usage"]) for report in reports])
     if share is not None and share > LOADED_SHARE:
         screen.show(
