@@ -47,7 +47,7 @@ def _neighbours(costs: Costed) -> Iterator[Costed]:
     for cut in range(1, problem.stages):
         for shifted in (bounds[cut] - 1, bounds[cut] + 1):
             other = (*bounds[:cut], shifted, *bounds[cut + 1 :])
-            if _is_legal(problem, other):
+            if is_legal(problem, other):
                 yield from _fitting(recosted(problem, other, costs.recompute, costs.kind))
     if costs.kind.schedule == "1f1b" and problem.ranks > 1:
         for depth in (costs.kind.depth - 1, costs.kind.depth + 1):
@@ -71,7 +71,8 @@ def _fitting(costs: Costed) -> Iterator[Costed]:
         yield costs
 
 
-def _is_legal(problem: Problem, bounds: tuple[int, ...]) -> bool:
+def is_legal(problem: Problem, bounds: tuple[int, ...]) -> bool:
+    """Tell whether a split has legal cuts, no empty stage, and keeps what is wished."""
     spans = zip(range(problem.stages), bounds, bounds[1:], strict=False)
     if not all(begin < end and problem.legal[stage][begin, end] for stage, begin, end in spans):
         return False

@@ -20,6 +20,7 @@ from autopipe.planner.runners_up import runners_up
 from autopipe.planner.score import Candidate, Costed, costed, simulated
 from autopipe.planner.shortage import infeasible_message
 from autopipe.planner.solved import Solved, keeps, solve_problem
+from autopipe.planner.what_if import what_if
 from autopipe.planner.writing import write_plan
 from autopipe.schedules.named import FITTED
 
@@ -27,6 +28,7 @@ MARGIN = 0.001
 LARGE = 20_000
 IMPROVED = 3
 FIRST_TRIED = 8
+MOST_IN_VAIN = 2
 
 
 def plan(profile: Profile, cluster: Cluster, request: Request) -> Plan:
@@ -74,6 +76,7 @@ def plan(profile: Profile, cluster: Cluster, request: Request) -> Plan:
         batch_size=request.batch_size // best.problem.grid.replicas,
         certificate=search.certificate(best),
         binding=binding_sentence(best, fewer),
+        explanation=what_if(space, best),
         alternatives=(*fewer, *others),
     )
 
@@ -99,6 +102,8 @@ class Search:
         Branches in which nothing fits.
     pruned : list of Branch
         Branches whose bound leaves nothing to win.
+    late : list of Branch
+        Branches that were left unsolved for lack of time; their bounds count in the certificate.
     """
 
     space: Space
@@ -109,6 +114,7 @@ class Search:
     late: list[Branch] = field(default_factory=list)
     fitted: bool = False
     best_ns: int | None = None
+    _in_vain: dict[tuple[bool, int], int] = field(default_factory=dict)
 
     @property
     def best(self) -> Candidate | None:
@@ -121,7 +127,8 @@ class Search:
         One of each pipeline size, with one stage a rank, is solved first, so that there soon is a step to beat.
         """
         queue = sorted(branches, key=lambda branch: branch.order)
-        for replicas in sorted({branch.cell.grid.replicas for branch in queue}):
+        shapes = dict.fromkeys(branch.cell.grid.replicas for branch in queue if branch.kind.virtual == 1)
+        for replicas in shapes:
             own = [b for b in queue if b.cell.grid.replicas == replicas and b.kind.virtual == 1]
             for branch in own[:FIRST_TRIED]:
                 queue.remove(branch)
@@ -137,9 +144,24 @@ class Search:
             if self._is_hopeless(branch):
                 continue
             if branch.tight:
-                self._look_into(branch)
+                self._look_at(branch)
             elif (tightened := self._tightened(branch)) is not None:
                 heapq.heappush(waiting, (tightened.order, index, tightened))
+
+    def _look_at(self, branch: Branch) -> None:
+        """Solve a branch; leave it if several of its kind, whose stages share memory, have won nothing."""
+        look = branch.kind.virtual > 1, branch.cell.grid.replicas
+        if (
+            branch.kind.virtual > 1
+            and self._in_vain.get(look, 0) >= MOST_IN_VAIN
+            and self.space.problem(branch).coupled
+        ):
+            self.late.append(branch)
+            return
+        before = self.best_ns
+        self._look_into(branch)
+        won = self.best_ns is not None and (before is None or self.best_ns < before)
+        self._in_vain[look] = 0 if won else self._in_vain.get(look, 0) + 1
 
     def _is_hopeless(self, branch: Branch) -> bool:
         """Put a branch aside in which there is nothing to win, or for which no time is left; tell whether it was."""

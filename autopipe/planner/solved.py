@@ -12,7 +12,7 @@ from autopipe.planner.rank_rows import Arc, extra_ns, overflow_bytes
 
 WITHOUT_ENGINE = "dynamic programme"
 CEILINGS = (1.02, 1.1, 1.5)
-COUPLED_LIMIT_S = 3.0
+COUPLED_LIMIT_S = 1.5
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -119,7 +119,7 @@ class CostTables:
         copies = 1 + max(moment.held[moment.stages.index(stage)].in_flight for moment in moments)
         freed, rate = [], 0.0
         for cost in sized.costs:
-            freed.append(_freed_bytes(cost) if can_recompute(cost) else 0)
+            freed.append(freed_bytes(cost) if can_recompute(cost) else 0)
             rate = max(rate, freed[-1] / max(1, cost.recompute_ns or 0))
         lacking = np.maximum(0, needed - (device.memory_bytes or 0))
         extra = np.floor(lacking / (max(rate, 1e-9) * copies * device.speed)).astype(np.int64)
@@ -219,7 +219,8 @@ def stage_tables(
     )
 
 
-def _freed_bytes(cost: Cost) -> int:
+def freed_bytes(cost: Cost) -> int:
+    """Return the most that a micro-batch holds less of where the layer with this cost recomputes."""
     saved = max(0, cost.saved_bytes - (cost.saved_recompute_bytes or 0))
     transient = cost.transient_recompute_bytes
     return saved + (0 if transient is None else max(0, cost.transient_bytes - transient))

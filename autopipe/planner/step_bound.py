@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from autopipe.costs.recompute import can_recompute
 from autopipe.costs.stages import EdgeCost, StageCost
 from autopipe.costs.tables import Table
 from autopipe.documents.profile import Cost
@@ -12,6 +13,7 @@ from autopipe.hardware.cluster import Link
 from autopipe.planner.bounds import block, bottleneck, narrow
 from autopipe.planner.places import windows_of
 from autopipe.planner.problem import FAR, Problem
+from autopipe.planner.stage_tables import freed_bytes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +90,7 @@ def shared_bound_ns(problem: Problem) -> int:
     ways = _Ways(problem)
     speeds = [device.speed for device in problem.grid.devices]
     times = problem.intervals.times
-    work = problem.micro_batches * int(times.forward_ns[0, -1] + times.backward_ns[0, -1])
+    work = problem.micro_batches * (int(times.forward_ns[0, -1] + times.backward_ns[0, -1]) + _recompute_ns(problem))
     idle = 0.0
     for rank, speed in enumerate(speeds):
         stage = problem.stage_ranks.index(rank)
@@ -99,6 +101,25 @@ def shared_bound_ns(problem: Problem) -> int:
     layers = np.diag(times.forward_ns, 1) + np.diag(times.backward_ns, 1)
     longest = problem.micro_batches * int(layers.max()) / max(speeds)
     return int(max((work + idle) / sum(speeds), longest)) + tails
+
+
+def _recompute_ns(problem: Problem) -> int:
+    """Return a time under what all layers together recompute for one micro-batch, by the memory of all ranks.
+
+    At some moment every stage of a rank has at least n micro-batches in flight. So all layers together save at most
+    an n-th of what all ranks have beside their state, and the best layer frees most a nanosecond.
+    """
+    known = [limit for limit in problem.limits if limit is not None]
+    count = min(
+        max(min(held.in_flight for held in moment.held) for moment in problem.moments[rank])
+        for rank in range(problem.ranks)
+    )
+    if len(known) < problem.ranks or count == 0 or problem.levels.complete:
+        return 0
+    costs = problem.intervals.sized.costs
+    room = (sum(known) - int(problem.intervals.memory.state[0, -1])) / count
+    rate = max(freed_bytes(cost) / max(1, cost.recompute_ns or 0) for cost in costs if can_recompute(cost))
+    return int(max(0.0, sum(cost.saved_bytes for cost in costs) - room) / max(rate, 1e-9))
 
 
 def any_schedule_bound_ns(

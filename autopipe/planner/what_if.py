@@ -1,0 +1,149 @@
+"""What one thing more would change: memory, a device, micro-batches, faster links, recompute, moved boundaries."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import msgspec
+
+from autopipe.errors import AutopipeError
+from autopipe.hardware.cluster import Cluster, Link
+from autopipe.hardware.device_grid import DeviceGrid
+from autopipe.planner.bounds import frontier
+from autopipe.planner.branch import Branch, Space
+from autopipe.planner.cells import Cell, Tables
+from autopipe.planner.kind import Kind
+from autopipe.planner.levels import recomputable
+from autopipe.planner.moves import is_legal
+from autopipe.planner.problem import Problem
+from autopipe.planner.request import Request
+from autopipe.planner.score import Candidate, costed, recosted
+from autopipe.planner.solved import keeps
+from autopipe.units import GIB, format_share, format_time
+
+MOST_ENTRIES = 300_000
+MOST_ACTIONS = 20_000
+LEAST_CHANGE = 0.0005
+
+
+def what_if(space: Space, best: Candidate) -> tuple[str, ...]:
+    """Return a sentence on each change of what was given, and on the best other place of each boundary.
+
+    Each change is planned by the dynamic programme under the plan's own schedule and simulated. For large problems
+    nothing is said: it would take as long as the search.
+    """
+    problem = best.problem
+    if problem.stages * problem.layers**2 > MOST_ENTRIES or best.costed.size > MOST_ACTIONS or not best.step_ns:
+        return ()
+    return (*_changes(space, best), *_boundaries(best))
+
+
+def _changes(space: Space, best: Candidate) -> Iterator[str]:
+    problem, request, cluster = best.problem, space.request, space.cluster
+    replicas, ranks = problem.grid.replicas, problem.ranks
+    if any(limit is not None for limit in problem.limits):
+        more = tuple(
+            msgspec.structs.replace(one, memory_bytes=one.memory_bytes and one.memory_bytes + GIB)
+            for one in cluster.devices
+        )
+        found = _step(space, best, cluster=msgspec.structs.replace(cluster, devices=more))
+        yield _sentence("One GiB more on each device", found, best.step_ns)
+    if replicas == 1 and problem.kind.virtual * (ranks + 1) <= problem.layers:
+        more = (*cluster.devices, cluster.devices[-1])
+        found = _step(space, best, cluster=msgspec.structs.replace(cluster, devices=more), ranks=ranks + 1)
+        yield _sentence("One more device in the pipeline", found, best.step_ns)
+    doubled = msgspec.structs.replace(request, batch_size=2 * request.batch_size)
+    found = _step(space, best, request=doubled, micro_batches=2 * problem.micro_batches)
+    yield _sentence("Twice the micro-batches", None if found is None else found // 2, best.step_ns, each="a sample")
+    if len(cluster.devices) > 1 and cluster != (faster := _with_faster_links(cluster)):
+        yield _sentence("Links of twice the speed", _step(space, best, cluster=faster), best.step_ns)
+    if recomputable(problem.intervals.sized.costs) and request.recompute == "auto":
+        other = "none" if best.costed.recompute else "all"
+        found = _step(space, best, request=msgspec.structs.replace(request, recompute=other))
+        what = "No recompute" if other == "none" else "Recompute of all layers"
+        yield _sentence(what, found, best.step_ns)
+
+
+def _step(
+    space: Space,
+    best: Candidate,
+    *,
+    cluster: Cluster | None = None,
+    request: Request | None = None,
+    ranks: int | None = None,
+    micro_batches: int | None = None,
+) -> int | None:
+    """Return about the shortest step when something is otherwise, None if nothing fits then."""
+    problem = best.problem
+    request = request or space.request
+    changed = replace(
+        space, cluster=cluster or space.cluster, request=request, tables=Tables(space.profile, request), _last={}
+    )
+    count = ranks or problem.ranks
+    order = problem.grid.order if ranks is None else ()
+    cell = Cell(
+        grid=DeviceGrid.of(changed.cluster, count, problem.grid.replicas, order),
+        micro_batch_size=problem.micro_batch_size,
+        micro_batches=micro_batches or problem.micro_batches,
+        bound_ns=0,
+    )
+    try:
+        other = changed.problem(Branch(cell=cell, kind=replace(problem.kind, depth=0), bound_ns=0))
+    except AutopipeError:
+        return None
+    known = frontier(other)
+    if known is None:
+        return None
+    splits = {known.best.bounds, known.fastest.bounds}
+    if count == problem.ranks and _allows(other, best.bounds):
+        splits.add(best.bounds)
+    steps = [costed(other, bounds, kind=_kind(best)).estimate_ns() for bounds in sorted(splits) if keeps(other, bounds)]
+    return min(steps, default=None)
+
+
+def _kind(best: Candidate) -> Kind:
+    return best.problem.kind if best.actions else best.kind
+
+
+def _allows(problem: Problem, bounds: tuple[int, ...]) -> bool:
+    return all(problem.allowed[stage][bounds[stage], bounds[stage + 1]] for stage in range(problem.stages))
+
+
+def _with_faster_links(cluster: Cluster) -> Cluster:
+    def faster(link: Link) -> Link:
+        return Link(
+            latency_ns=link.latency_ns and link.latency_ns // 2, bytes_per_s=link.bytes_per_s and 2 * link.bytes_per_s
+        )
+
+    return msgspec.structs.replace(
+        cluster, intra_node=faster(cluster.intra_node), inter_node=faster(cluster.inter_node)
+    )
+
+
+def _sentence(what: str, step_ns: int | None, now_ns: int, *, each: str = "") -> str:
+    if step_ns is None:
+        return f"{what}: nothing fits."
+    change = step_ns / now_ns - 1
+    if abs(change) < LEAST_CHANGE:
+        return f"{what}: no change."
+    per = f" {each}" if each else ""
+    return f"{what}: {format_share(abs(change))} {'longer' if change > 0 else 'shorter'}{per}."
+
+
+def _boundaries(best: Candidate) -> Iterator[str]:
+    """Yield, for each boundary, what its better neighbour costs."""
+    costs, problem = best.costed, best.problem
+    layers = problem.intervals.sized.profile.layers
+    kind = _kind(best)
+    for cut in range(1, problem.stages):
+        steps = []
+        for place in (costs.bounds[cut] - 1, costs.bounds[cut] + 1):
+            bounds = (*costs.bounds[:cut], place, *costs.bounds[cut + 1 :])
+            if is_legal(problem, bounds):
+                steps.append((recosted(problem, bounds, costs.recompute, kind).estimate_ns(), place))
+        if steps:
+            step, place = min(steps)
+            change = format_share(abs(step / best.step_ns - 1))
+            yield (
+                f"Boundary {cut} before {layers[costs.bounds[cut]].name}: before {layers[place].name} instead the step "
+                f"takes {format_time(step)} ({'+' if step >= best.step_ns else '-'}{change})."
+            )
