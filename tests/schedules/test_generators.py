@@ -186,3 +186,13 @@ def test_a_fitted_schedule_passes_the_check_within_its_limits(
 def test_a_limit_that_is_too_small_is_refused() -> None:
     with pytest.raises(InputError, match="raise the limits"):
         fitted((0, 1, 1, 0), 3, times(0, 4), limits=[1, 2])
+
+
+@pytest.mark.parametrize("p", [2, 4, 8])
+def test_1f1b_holds_at_most_fifteen_eighteenths_of_what_gpipe_holds(p: int) -> None:
+    held = [
+        max(peak_in_flight(row) for row in make(name, stages=p, micro_batches=2 * p).actions)
+        for name in ("1f1b", "gpipe")
+    ]
+    assert held == [p, 2 * p]
+    assert held[0] / held[1] <= 15 / 18

@@ -44,6 +44,7 @@ from autopipe.schedules.action import Schedule
 from autopipe.schedules.comms import chain
 from autopipe.schedules.forward_only import forward_only
 from autopipe.schedules.named import FITTED, VIRTUAL, make, placement
+from autopipe.simulator.conditions import Conditions
 from autopipe.simulator.events import run as simulate_run
 from autopipe.simulator.fit import fit
 from autopipe.stages.boundary import Route
@@ -53,6 +54,10 @@ from autopipe.transport.distributed import DistributedEndpoint
 HOP_NS = 200_000  # about what a message takes here; a fitted schedule is told
 FLOATS = 16384  # 64 KiB in float32
 FOREIGN_LIMIT = 0.08  # a pair is dropped when other processes used more than this share of the machine, no other way
+# What an action and a message cost the executor here beside the sleep, and how long a message takes: taken from
+# another run (ZB-V on 4 ranks), so that predictions use nothing of the run that they are compared with.
+MEASURED = Conditions(action_ns=170_000, message_ns=90_000)
+MEASURED_HOP_NS = 160_000
 PR_SET_TIMERSLACK = 29  # Linux lets a sleeping thread wake 50 us late unless told otherwise
 SCHEDULES = {
     "gpipe": ScheduleGPipe,
@@ -336,6 +341,9 @@ def summary(result: dict[str, Any], options: argparse.Namespace) -> Iterator[dic
         stages = stage_costs(name, options)
         schedule = schedule_of(name, options, hop_ns=HOP_NS)
         ideal = simulate_run(schedule, stages, edge_costs(len(stages), 0), with_spans=False)
+        predicted = simulate_run(
+            schedule, stages, edge_costs(len(stages), MEASURED_HOP_NS), conditions=MEASURED, with_spans=False
+        )
         step = statistics.median(row[system] for row in kept) if kept else float("nan")
         work = sum(sum(row) for row in stage_seconds(name, options)) * options.micro_batches / options.ranks
         twin = f"torch {name}"
@@ -346,6 +354,7 @@ def summary(result: dict[str, Any], options: argparse.Namespace) -> Iterator[dic
             "rounds": f"{len(kept)} of {len(result['rows'])}",
             "step_ms": 1000 * step,
             "over_ideal": step * 1e9 / ideal.makespan_ns,
+            "predicted_ms": predicted.makespan_ns / 1e6,
             "ideal_utilisation": work * 1e9 / ideal.makespan_ns,
             "utilisation": work / step,
             "live_outputs": [counts[system][0] for counts in result["counts"]],
