@@ -7,6 +7,7 @@ from autopipe.cli.schedules import ScheduleName, named_or_read
 from autopipe.cli.screen import Screen, screen_options
 from autopipe.documents.files import load, write_whole
 from autopipe.documents.plan import Plan
+from autopipe.documents.profile import Profile
 from autopipe.errors import InputError
 
 
@@ -14,6 +15,11 @@ from autopipe.errors import InputError
 @click.argument("plan_file", metavar="[PLAN]", required=False)
 @click.option("-o", "--output", type=click.Path(dir_okay=False), help="Write the timeline here.")
 @click.option("--trace", type=click.Path(dir_okay=False), help="Write a Chrome trace here, for ui.perfetto.dev.")
+@click.option(
+    "--profile",
+    "profile_file",
+    help="With PLAN, which may be edited by hand: its costs anew, and what the best would gain.",
+)
 @click.option("--schedule", "name", type=ScheduleName(), help="Without PLAN: a schedule by name, or a file of one.")
 @click.option("--stages", type=int, help="Its ranks, p.")
 @click.option("--micro-batches", type=int, help="Its micro-batches, m.")
@@ -26,6 +32,7 @@ def command(
     plan_file: str | None,
     output: str | None,
     trace: str | None,
+    profile_file: str | None,
     name: str | None,
     stages: int | None,
     micro_batches: int | None,
@@ -46,7 +53,7 @@ def command(
     if plan_file is not None:
         if name is not None:
             raise click.UsageError("give a PLAN or --schedule, not both.")
-        _show(plan_file, output, trace, screen)
+        _show(plan_file, profile_file, output, trace, screen)
         return
     if name is None or not times:
         raise click.UsageError("give a PLAN, or --schedule and --times, with --stages and --micro-batches.")
@@ -66,22 +73,28 @@ def command(
     )
 
 
-def _show(plan_file: str, output: str | None, trace: str | None, screen: Screen) -> None:
+def _show(plan_file: str, profile_file: str | None, output: str | None, trace: str | None, screen: Screen) -> None:
     """Show the timeline of a plan, and write what was asked for."""
     plan = load(plan_file, Plan)
 
-    from autopipe.planner import simulate_plan
+    from autopipe.planner import rescored, simulate_plan
     from autopipe.reporting.chrome_trace import chrome_trace
     from autopipe.reporting.idle_table import idle_table, path_sentence
     from autopipe.reporting.plan_table import headline, rank_table
     from autopipe.reporting.timeline_text import timeline_text
 
+    gain = None
+    if profile_file is not None:
+        plan, gain = rescored(plan, load(profile_file, Profile))
     timeline = simulate_plan(plan)
     screen.show(headline(plan))
     screen.show()
     screen.show(timeline_text(timeline, width=screen.width))
     screen.show()
     screen.show(rank_table(plan))
+    if gain is not None:
+        screen.show()
+        screen.show(f"{plan.binding} {gain}")
     screen.show()
     screen.show(idle_table(timeline))
     screen.show(path_sentence(timeline))

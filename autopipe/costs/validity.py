@@ -29,8 +29,11 @@ def _faults(profile: Profile) -> Iterator[str]:
         yield "layers is empty"
     if not sizes or sizes[0] < 1 or any(low >= high for low, high in pairwise(sizes)):
         yield f"micro_batches is {sizes}, not ascending from at least 1"
+    seen: dict[str, int] = {}
     for index, layer in enumerate(layers):
         path = f"layers[{index}] ({layer.name})"
+        if seen.setdefault(layer.name, index) != index:
+            yield f"{path}.name is also that of layers[{seen[layer.name]}]"
         for name in ("parameter_bytes", "gradient_bytes", "optimizer_bytes", "buffer_bytes", "optimizer_ns"):
             yield from _figure(getattr(layer, name), f"{path}.{name}")
         yield from _costs(layer.costs, len(sizes), f"{path}.costs")

@@ -7,7 +7,7 @@ from autopipe.planner.problem import Problem, ranks_of
 from autopipe.planner.score import Candidate, Costed, recosted, simulated
 from autopipe.simulator.events import run
 
-BUDGET = 300_000
+BUDGET = 150_000
 LONG = 4
 
 

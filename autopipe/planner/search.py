@@ -210,7 +210,8 @@ class Search:
     def finish(self) -> Candidate:
         """Return the best candidate after local moves, under the schedule that is fitted to it if that is better."""
         ranked = sorted(self.found, key=lambda one: one.candidate.rank)
-        for one in ranked[:IMPROVED]:
+        most = IMPROVED if ranked[0].candidate.costed.size <= LARGE else 1
+        for one in ranked[:most]:
             moved = improved(one.candidate)
             self._put(one.candidate, moved)
         best = self.best

@@ -24,6 +24,8 @@ def plan_report(plan: Plan, *, alternatives: int = ALTERNATIVES) -> Group:
         certificate_sentence(plan.certificate),
     ]
     parts.append(Text(f"What binds: {plan.binding}"))
+    if plan.explanation:
+        parts += ["", "What would change the step:", *(Text(f"  {sentence}") for sentence in plan.explanation)]
     if plan.alternatives:
         parts += ["", alternative_table(plan, most=alternatives)]
     return Group(*parts)

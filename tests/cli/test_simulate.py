@@ -3,12 +3,15 @@
 import json
 from pathlib import Path
 
+import msgspec
 import pytest
 
+import autopipe
 from autopipe.cli.entry import run
 from autopipe.documents.files import decode, load, save
 from autopipe.documents.plan import Plan
 from autopipe.documents.timeline import Timeline
+from tests.profiles import chain_profile
 from tests.reporting import samples
 
 
@@ -83,3 +86,20 @@ def test_a_question_that_cannot_be_answered_gets_a_sentence(
 ) -> None:
     assert run(words) == code
     assert sentence in capsys.readouterr().err
+
+
+def test_a_plan_edited_by_hand_is_scored_and_told_what_the_best_would_gain(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = chain_profile([10, 10, 10, 30])
+    save(found, tmp_path / "profile.json")
+    made = autopipe.partition(found, gpus=2, batch_size=8, replicas=1, virtual=1, schedule="1f1b")
+    (first, second), path = made.stages, tmp_path / "edited.json"
+    edited = msgspec.structs.replace(
+        made, stages=(msgspec.structs.replace(first, end=1), msgspec.structs.replace(second, begin=1)), depth=0
+    )
+    save(edited, path)
+    assert run(["simulate", str(path), "--profile", str(tmp_path / "profile.json")]) == 0
+    text = capsys.readouterr().out
+    assert "Predicted step 1.23 us" in text
+    assert "The planner's own takes 810 ns, 34.1 % less" in " ".join(text.split())

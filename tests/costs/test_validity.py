@@ -43,3 +43,8 @@ def test_a_fault_is_named_by_its_path(found, path):
 @given(profiles())
 def test_a_sound_profile_passes(found):
     check_profile(found)
+
+
+def test_two_layers_of_one_name_are_refused():
+    with pytest.raises(DocumentError, match=r"layers\[1\] \(a\)\.name is also that of layers\[0\]"):
+        check_profile(profile([layer("a", [cost()]), layer("a", [cost()])]))

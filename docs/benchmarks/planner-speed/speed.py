@@ -7,14 +7,16 @@ import statistics
 import time
 
 from autopipe.costs.size import at_size
-from autopipe.costs.stages import Intervals
 from autopipe.documents.profile import Cost, Profile, ProfiledLayer, ProfiledValue, Source
 from autopipe.errors import InfeasibleError
 from autopipe.hardware.cluster import Cluster, Link
-from autopipe.planner import plan
-from autopipe.planner.bounds import Reduction, frontier, reduce
+from autopipe.hardware.device_grid import DeviceGrid
+from autopipe.planner import Request, plan
+from autopipe.planner.bounds import everything, frontier, reduce
 from autopipe.planner.ilp import solve
-from autopipe.planner.problem import make_problem, objective_ns
+from autopipe.planner.kind import Kind
+from autopipe.planner.levels import fixed_level
+from autopipe.planner.problem import Problem, make_problem, objective_ns
 from autopipe.planner.shortage import shortage
 
 MIB, GIB = 1024**2, 1024**3
@@ -78,15 +80,32 @@ def gpt_like(layers: int, seed: int) -> Profile:
     )
 
 
+def one_each(profile: Profile, cluster: Cluster, stages: int, batch: int) -> Problem:
+    """The problem of 1F1B with one stage on each device, at micro-batches of one."""
+    return make_problem(
+        fixed_level(at_size(profile, 1)),
+        DeviceGrid.of(cluster, stages),
+        kind=Kind(schedule="1f1b"),
+        micro_batches=batch,
+    )
+
+
 def tight_limit(profile: Profile, stages: int, batch: int, slack: float) -> int:
     """Return ``slack`` times the least memory per device under which anything fits at micro-batches of one."""
     cluster = Cluster.uniform(stages, memory_bytes=1, intra_node=LINK)
-    intervals = Intervals.of(at_size(profile, 1))
-    problem = make_problem(intervals, cluster, schedule="1f1b", stages=stages, micro_batches=batch)
+    problem = one_each(profile, cluster, stages, batch)
     return round(slack * (1 + shortage(problem).excess_bytes))
 
 
-def row(layers: int, stages: int, batch: int, seeds: int, slacks: tuple[float, ...], micro_batch: int | None) -> None:
+def row(
+    layers: int,
+    stages: int,
+    batch: int,
+    seeds: int,
+    slacks: tuple[float, ...],
+    micro_batch: int | None,
+    schedule: str | None = "1f1b",
+) -> None:
     seconds, gaps, solver_gaps, statuses = [], [], [], set()
     for seed in range(seeds):
         profile = gpt_like(layers, seed)
@@ -95,7 +114,8 @@ def row(layers: int, stages: int, batch: int, seeds: int, slacks: tuple[float, .
             cluster = Cluster.uniform(stages, memory_bytes=limit, intra_node=LINK)
             start = time.perf_counter()
             try:
-                found = plan(profile, cluster, batch_size=batch, micro_batch_size=micro_batch, stages=stages)
+                asked = Request(batch_size=batch, micro_batch_size=micro_batch, stages=stages, schedule=schedule)
+                found = plan(profile, cluster, asked)
             except InfeasibleError:
                 statuses.add("infeasible")
                 continue
@@ -116,17 +136,16 @@ def without_reduction(layers: int, stages: int, batch: int, limit_s: float) -> N
     profile = gpt_like(layers, 0)
     limit = tight_limit(profile, stages, batch, 1.1)
     cluster = Cluster.uniform(stages, memory_bytes=limit, intra_node=LINK)
-    intervals = Intervals.of(at_size(profile, 1))
-    problem = make_problem(intervals, cluster, schedule="1f1b", stages=stages, micro_batches=batch)
+    problem = one_each(profile, cluster, stages, batch)
     known = frontier(problem)
     assert known is not None
-    every = Reduction(kept=problem.allowed, pace_low_ns=0)
-    for name, left in (("all", every), ("left", reduce(problem, known, objective_ns(problem, known.best.bounds)))):
+    every = everything(problem)
+    for name, left in (("all", every), ("left", reduce(known, objective_ns(problem, known.best.bounds)))):
         start = time.perf_counter()
         found = solve(problem, left, time_limit_s=limit_s)
         taken = time.perf_counter() - start
         status = "nothing found" if found is None else f"{found.status}, gap {found.gap:.1e}"
-        print(f"| {layers} | {stages} | {name} | {left.intervals} | {taken:.3f} | {status} |", flush=True)
+        print(f"| {layers} | {stages} | {name} | {len(left.arcs)} | {taken:.3f} | {status} |", flush=True)
 
 
 def main() -> None:
@@ -134,13 +153,14 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--limit", type=float, default=60.0, help="seconds for the engine without reduction")
     options = parser.parse_args()
-    plan(gpt_like(4, 0), Cluster.uniform(2), batch_size=2)  # loads PuLP and HiGHS
+    plan(gpt_like(4, 0), Cluster.uniform(2), Request(batch_size=2, stages=2))  # loads PuLP and HiGHS
     print(f"load average before: {os.getloadavg()[0]:.2f}\n")
     print("| layers | stages | batch | micro-batch | plans | median s | worst s | status | solver gap | step gap |")
     print("|---|---|---|---|---|---|---|---|---|---|")
     slacks = (1.02, 1.1, 1.5)
     row(98, 8, 64, options.seeds, slacks, 1)
     row(98, 8, 64, options.seeds, slacks, None)
+    row(98, 8, 64, 1, slacks, None, None)
     for layers, stages in ((26, 8), (50, 8), (194, 8), (386, 8), (98, 2), (98, 4), (98, 16), (98, 32), (98, 64)):
         row(layers, stages, 64, 2, slacks, 1)
     row(1154, 16, 64, 1, (1.1,), 1)
