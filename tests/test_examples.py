@@ -21,7 +21,7 @@ def test_the_training_example_learns_under_torchrun_and_saves_the_models_own_nam
     profile = autopipe.profile(
         model, (tokens,), target=targets, loss_fn=script["loss_fn"], micro_batches=(1, 2), budget_s=0.5
     )
-    save(autopipe.partition(profile, gpus=2, batch_size=8), tmp_path / "plan.json")
+    save(autopipe.partition(profile, gpus=2, batch_size=8, replicas=1), tmp_path / "plan.json")
     words = ["--plan", str(tmp_path / "plan.json"), "--save", str(tmp_path / "model.pt"), "--steps", "30"]
     sizes = ["--batch", "8", "--context", "32", "--width", "32", "--blocks", "2"]
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
