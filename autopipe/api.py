@@ -299,6 +299,7 @@ def pipeline(
     compile_options: Mapping[str, Any] | None = None,
     weights: str | Path | None = None,
     initialise: Callable[[nn.Module], None] | None = None,
+    deadline_s: float | None = None,
 ) -> Pipeline:
     """Return ``model`` as a `Pipeline` that is ready to train.
 
@@ -346,6 +347,10 @@ def pipeline(
         For a model on the meta device: called for every module after its ``reset_parameters``. Each rank has
         memory for its own stages only, and the numbers are those that one process would draw for the whole model
         from the same random state.
+    deadline_s : float, optional
+        How long an action of a rank may take before the rank counts as stuck and all ranks end with a sentence
+        about it; by default 300 s before the first step has been measured, and then 25 times the longest action
+        measured, at least 30 s. The environment variable ``AUTOPIPE_DEADLINE_S`` says the same.
 
     Raises
     ------
@@ -353,8 +358,11 @@ def pipeline(
         If the model, plan or arguments cannot be used.
     """
     from autopipe.costs.planned import planned_edges, planned_stages
+    from autopipe.executor.deadlines import Deadlines
     from autopipe.executor.launch import join_group, local_devices, under_torchrun
     from autopipe.executor.pipeline import Layout, Pipeline
+    from autopipe.executor.watchdog import Watchdog
+    from autopipe.executor.whereabouts import Doing
     from autopipe.planner.refine import refined
     from autopipe.recorder import rebuild
     from autopipe.stages.compilation import Compilation
@@ -362,6 +370,9 @@ def pipeline(
 
     distributed = under_torchrun()
     own = join_group() if distributed else None
+    deadlines = Deadlines.chosen(deadline_s)
+    # From here on a rank that ends before it has a pipeline is told to the others.
+    watchdog = Watchdog(deadlines) if distributed else None
     if plan is None:
         if example is None:
             raise InputError(
@@ -390,10 +401,11 @@ def pipeline(
 
             return refined(measured, planned) if granularity is not None else planned(measured(()))
 
-        if own is None:
+        if own is None or watchdog is None:
             plan = make(alone, len(local_devices(devices, ranks)))
         else:
-            plan = _measured_by_all(alone, make, model, (example, target), own)
+            with watchdog.watching("profiling and planning", doing=Doing.BUSY):
+                plan = _measured_by_all(alone, make, model, (example, target), own)
     document = plan if isinstance(plan, Plan) else load(plan, Plan)
     graph = _graph_of(document)
     layout = Layout(
@@ -426,6 +438,8 @@ def pipeline(
         boundary_dtype=boundary_dtype,
         compilation=Compilation(per=compile, options=compile_options or {}) if compile is not None else None,
         materialise=filling(model, weights=weights, initialise=initialise),
+        deadlines=deadlines,
+        watchdog=watchdog,
     )
 
 

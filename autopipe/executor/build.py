@@ -20,6 +20,7 @@ from autopipe.executor.runtime import Runtime
 from autopipe.executor.seeds import Seeds, seed_draws
 from autopipe.executor.shares import Reduction, Shares
 from autopipe.executor.tied import Tie, TiedGradients, find_ties
+from autopipe.executor.whereabouts import Whereabouts
 from autopipe.schedules.action import Schedule, from_lines, peak_in_flight
 from autopipe.schedules.edges import stage_edges
 from autopipe.schedules.forward_only import forward_only
@@ -170,6 +171,7 @@ def build_rank(
     recompute_policy: Policy | None = None,
     boundary_dtype: torch.dtype | None = None,
     compilation: Compilation | None = None,
+    whereabouts: Whereabouts | None = None,
 ) -> Rank:
     """Return what the endpoint's rank runs of ``module`` under ``layout``.
 
@@ -183,6 +185,8 @@ def build_rank(
         A smaller one in which floating-point tensors travel between ranks.
     compilation : Compilation, optional
         How stages are compiled.
+    whereabouts : Whereabouts, optional
+        Where the rank is told to be.
 
     Raises
     ------
@@ -224,6 +228,7 @@ def build_rank(
         seeds=seeds,
         boundary_dtype=boundary_dtype,
         splits_backward=compilation is None,
+        whereabouts=whereabouts,
         inputs=Inputs(graph.arguments, graph.whole_inputs),
     )
     if compilation is not None and runtime.has_split_backwards:

@@ -3,7 +3,9 @@
 import atexit
 import concurrent.futures
 import os
+import threading
 from collections.abc import Callable, Sequence
+from queue import SimpleQueue
 from typing import TypeVar
 
 import torch
@@ -16,6 +18,8 @@ from autopipe.transport.endpoint import TransportError
 from autopipe.transport.local import Hub, LocalEndpoint
 
 Result = TypeVar("Result")
+_LOOK_S = 0.2
+_WAKE_S = 2.0
 
 
 def under_torchrun() -> bool:
@@ -97,34 +101,49 @@ def broadcast(make: Callable[[int], DocumentType], kind: type[DocumentType]) -> 
 
 
 class ThreadRanks:
-    """One thread per rank, kept for the life of a pipeline."""
+    """One thread per rank, kept for the life of a pipeline.
+
+    The threads do not keep the process alive, since one that hangs cannot be ended.
+    """
 
     def __init__(self, devices: Sequence[torch.device], *, replicas: int = 1) -> None:
         self._hub = Hub(tuple(devices))
-        self._pool = concurrent.futures.ThreadPoolExecutor(len(devices), thread_name_prefix="autopipe-rank")
+        self._work: tuple[SimpleQueue[Callable[[], None] | None], ...] = tuple(SimpleQueue() for _ in devices)
+        for rank, work in enumerate(self._work):
+            threading.Thread(target=_serve, args=(work,), name=f"autopipe-rank-{rank}", daemon=True).start()
+        self._hung = ""
         self.endpoints: tuple[LocalEndpoint, ...] = self._hub.endpoints(replicas)
 
-    def run(self, call: Callable[[int], Result]) -> tuple[Result, ...]:
+    def run(
+        self, call: Callable[[int], Result], first_cause: Callable[[], str | None] = lambda: None
+    ) -> tuple[Result, ...]:
         """Return ``call(rank)`` of every rank, run at the same time.
 
         Raises what the first rank raised that was not merely woken by another's failure.
+
+        Parameters
+        ----------
+        first_cause : function
+            Asked again and again; ends the call for all ranks by the sentence that it returns.
+
+        Raises
+        ------
+        StepError
+            If a rank hangs, in this call or an earlier one.
         """
-
-        def guarded(rank: int) -> Result:
-            try:
-                return call(rank)
-            except BaseException as error:
-                self._hub.abort(f"rank {rank} stopped: {error}")
-                raise
-
-        futures = [self._pool.submit(guarded, rank) for rank in range(len(self.endpoints))]
+        if self._hung:
+            raise StepError(f"{self._hung}. Its thread cannot be ended: end this process, and start again.")
+        futures = [self._start(rank, call) for rank in range(len(self._work))]
+        cause: str | None = None
         try:
-            concurrent.futures.wait(futures)
+            while concurrent.futures.wait(futures, timeout=_LOOK_S).not_done and cause is None:
+                cause = first_cause()
         except BaseException:
-            self._hub.abort("interrupted")
-            concurrent.futures.wait(futures)
-            self._hub.reset()
+            self._end(futures, "interrupted")
             raise
+        if cause is not None:
+            self._end(futures, cause)
+            raise StepError(f"{cause}. Call pipe.reset() and optimizer.zero_grad() before the next step.")
         errors = [error for future in futures if (error := future.exception()) is not None]
         if errors:
             self._hub.reset()
@@ -133,7 +152,35 @@ class ThreadRanks:
 
     def close(self) -> None:
         """End the threads."""
-        self._pool.shutdown(wait=True, cancel_futures=True)
+        for work in self._work:
+            work.put(None)
+
+    def _start(self, rank: int, call: Callable[[int], Result]) -> "concurrent.futures.Future[Result]":
+        future: concurrent.futures.Future[Result] = concurrent.futures.Future()
+
+        def run() -> None:
+            try:
+                future.set_result(call(rank))
+            except BaseException as error:
+                self._hub.abort(f"rank {rank} stopped: {error}")
+                future.set_exception(error)
+
+        self._work[rank].put(run)
+        return future
+
+    def _end(self, futures: "Sequence[concurrent.futures.Future[Result]]", cause: str) -> None:
+        """Wake the ranks that wait, and give the others a moment."""
+        self._hub.abort(cause)
+        if concurrent.futures.wait(futures, timeout=_WAKE_S).not_done:
+            self._hung = cause
+        else:
+            self._hub.reset()
+
+
+def _serve(work: "SimpleQueue[Callable[[], None] | None]") -> None:
+    while (call := work.get()) is not None:
+        call()
+        del call  # it holds what the call was given
 
 
 def _is_consequence(error: BaseException) -> int:

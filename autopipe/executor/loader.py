@@ -1,20 +1,25 @@
 """Ranks read their own loaders, and all of them see the end at the same step."""
 
-from collections.abc import Iterable, Iterator
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
 
 from autopipe.errors import StepError
-from autopipe.transport.endpoint import Endpoint, TransportError
+from autopipe.transport.endpoint import Endpoint
 
 _END = object()
 
 
-def until_first_end(loader: Iterable[Any] | None, endpoint: Endpoint) -> Iterator[Any]:
+Watching = Callable[[str], contextlib.AbstractContextManager[None]]
+
+
+def until_first_end(loader: Iterable[Any] | None, endpoint: Endpoint, watching: Watching) -> Iterator[Any]:
     """Yield batches until any rank's loader has no more; all ranks iterate together.
 
     A rank without a loader, which needs none as it reads neither inputs nor targets, is given None each time.
+    ``watching`` is what its waits are under.
 
     Raises
     ------
@@ -29,12 +34,8 @@ def until_first_end(loader: Iterable[Any] | None, endpoint: Endpoint) -> Iterato
         except Exception as error:
             failure = error
         marks = torch.tensor([float(batch is _END), float(failure is not None), float(iterator is not None)])
-        try:
+        with watching("the other ranks' loaders"):
             ended, failed, read = endpoint.open_sum(3).finish(marks.double()).tolist()
-        except TransportError as error:
-            raise StepError(
-                f"rank {endpoint.rank} could not agree on the next batch with its peers: {error}."
-            ) from error
         if failure is not None:
             raise failure
         if failed:

@@ -1,6 +1,8 @@
 """A `Pipeline` trains a model in stages: the same lines on every rank, the same numbers as the plain model."""
 
+import contextlib
 import threading
+import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,7 +29,9 @@ from autopipe.executor.build import (
     tensors_of_ranks,
 )
 from autopipe.executor.checkpoint import Checkpointer, Optimizers, Progress, Restored, Saving, Trained, several
+from autopipe.executor.deadlines import Deadlines
 from autopipe.executor.ending import take_outputs
+from autopipe.executor.judgement import first_cause
 from autopipe.executor.launch import ThreadRanks, join_group, local_devices, under_torchrun
 from autopipe.executor.loader import until_first_end
 from autopipe.executor.norms import parameter_norms
@@ -36,6 +40,8 @@ from autopipe.executor.request import Request, unpacked
 from autopipe.executor.seeds import draw_seed, kept_generators
 from autopipe.executor.shares import Reduction
 from autopipe.executor.state import gather_output, gather_state, load_full, stage_state
+from autopipe.executor.watchdog import Watchdog
+from autopipe.executor.whereabouts import Doing, Whereabouts
 from autopipe.stages.autocast import autocast_state, no_autocast
 from autopipe.stages.compilation import Compilation
 from autopipe.stages.loss import LossFunction
@@ -84,6 +90,8 @@ class Pipeline:
         boundary_dtype: torch.dtype | None = None,
         compilation: Compilation | None = None,
         materialise: Materialise | None = None,
+        deadlines: Deadlines | None = None,
+        watchdog: Watchdog | None = None,
     ) -> None:
         self.plan = plan
         self.seed = torch.initial_seed() if seed is None else seed
@@ -91,6 +99,8 @@ class Pipeline:
         self.layout = layout
         self._graph = graph
         self._threads: ThreadRanks | None = None
+        self._watchdog: Watchdog | None = None
+        deadlines = deadlines or Deadlines.chosen(None)
 
         draw_lock = threading.RLock()
         copies: list[fx.GraphModule] = [module]
@@ -107,15 +117,21 @@ class Pipeline:
                 recompute_policy=recompute_policy,
                 boundary_dtype=boundary_dtype,
                 compilation=compilation,
+                whereabouts=Whereabouts(deadlines=deadlines) if watchdog is None else watchdog.whereabouts,
             )
 
         if under_torchrun():
             device = join_group()
+            watchdog = self._watchdog = watchdog or Watchdog(deadlines)
+            # Its threads hold no pipeline, so one that is dropped is no longer watched.
+            weakref.finalize(self, watchdog.close)
             check_size(layout, dist.get_world_size())
-            pairs = rank_pairs(graph, layout)
-            endpoint = DistributedEndpoint(device, pairs, replicas=layout.replicas, order=layout.device_order)
-            self.rank, self.replica, self.mesh = endpoint.rank, endpoint.replica, endpoint.mesh
-            self.seed = _agree_on(layout, graph, self.seed, endpoint)
+            with watchdog.watching("the other ranks, to build the pipeline"):
+                pairs = rank_pairs(graph, layout)
+                endpoint = DistributedEndpoint(device, pairs, replicas=layout.replicas, order=layout.device_order)
+                watchdog.attach(endpoint, rank_names(layout, endpoint))
+                self.rank, self.replica, self.mesh = endpoint.rank, endpoint.replica, endpoint.mesh
+                self.seed = _agree_on(layout, graph, self.seed, endpoint)
             if materialise is not None:
                 materialise(tensors_of_ranks(graph, layout, {endpoint.rank: device}))
             self._ranks: tuple[Rank, ...] = (build(endpoint),)
@@ -132,7 +148,7 @@ class Pipeline:
         self._checkpointer = Checkpointer(
             graph, layout, self._ranks[0].runtime.endpoint if self._threads is None else None
         )
-        self._each(self._start)
+        self._each(self._start, "the first replica's weights")
         held = [self.rank] if self._threads is None else list(range(layout.ranks))
         self.is_first = layout.stage_ranks[0] in held
         self.is_last = layout.stage_ranks[-1] in held
@@ -197,7 +213,10 @@ class Pipeline:
         args, kwargs = self._arguments(inputs, keywords)
         self._run(Request(args=args, kwargs=kwargs, wants_loss=False, wants_outputs=True))
         output = take_outputs([rank.runtime.ending for rank in self._ranks])
-        return gather_output(output, self._ranks[0].runtime.endpoint) if everywhere and not self._threads else output
+        if not everywhere or self._threads is not None:
+            return output
+        with self._together("gathering the output"):
+            return gather_output(output, self._ranks[0].runtime.endpoint)
 
     def batches(self, loader: Iterable[Any] | None) -> Iterator[Any]:
         """Yield what ``loader`` yields, until the first of all ranks' loaders ends. All ranks iterate.
@@ -209,7 +228,9 @@ class Pipeline:
         StepError
             If the loader of another rank failed.
         """
-        return until_first_end(loader, self._ranks[0].runtime.endpoint) if self._threads is None else iter(loader or ())
+        if self._watchdog is None:
+            return iter(loader or ())
+        return until_first_end(loader, self._ranks[0].runtime.endpoint, self._watchdog.watching)
 
     def parameters(self) -> Iterator[nn.Parameter]:
         """Yield the parameters that this process trains, each once."""
@@ -278,7 +299,8 @@ class Pipeline:
         """Return the norm of all gradients over all stages, a tied parameter counted once. All ranks call it."""
         listed = tuple(parameter for parameter in self._graph.parameters if not parameter.is_buffer)
         results = self._each(
-            lambda rank: parameter_norms(listed, self._counted(rank), norm_type, self._ranks[rank].runtime.endpoint)
+            lambda rank: parameter_norms(listed, self._counted(rank), norm_type, self._ranks[rank].runtime.endpoint),
+            "the other ranks' norms",
         )
         return torch.linalg.vector_norm(results[0], norm_type)
 
@@ -286,8 +308,8 @@ class Pipeline:
         """Return the sum of every rank's ``number``. All ranks call it; in one process it is ``number`` itself."""
         if self._threads is not None:
             return number
-        total = self._ranks[0].runtime.endpoint.open_sum(1)
-        return float(total.finish(torch.tensor([number], dtype=torch.float64)))
+        part = torch.tensor([number], dtype=torch.float64)
+        return float(self._each(lambda rank: self._ranks[rank].runtime.endpoint.open_sum(1).finish(part), "a sum")[0])
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return this process's part of the model's state, under the original names."""
@@ -299,8 +321,11 @@ class Pipeline:
 
     def full_state_dict(self) -> dict[str, Tensor]:
         """Return the whole model's state on the CPU, under the original names. All ranks call it."""
-        endpoint = self._ranks[0].runtime.endpoint if self._threads is None else None
-        return gather_state(self.state_dict(), self._graph, endpoint)
+        part = self.state_dict()
+        if self._threads is not None:
+            return gather_state(part, self._graph, None)
+        with self._together("gathering the model's state"):
+            return gather_state(part, self._graph, self._ranks[0].runtime.endpoint)
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         """Load this process's part from a state of the whole model.
@@ -324,7 +349,8 @@ class Pipeline:
         if self.rank == 0 and self.replica == 0:
             write_state(state, path)
         if self._threads is None:
-            self._ranks[0].runtime.endpoint.gather_notes(b"saved")
+            with self._together("writing the model's state"):
+                self._ranks[0].runtime.endpoint.gather_notes(b"saved")
 
     def save(
         self,
@@ -374,15 +400,16 @@ class Pipeline:
         DocumentError
             On every rank, if some rank could not write.
         """
-        return self._checkpointer.save(
-            folder,
-            self.state_dict(),
-            dict(self.named_parameters()),
-            Trained(optimizers=several(optimizer), schedulers=several(scheduler), scaler=scaler, data=data),
-            Progress(step=self.steps if step is None else step, steps=self.steps, seed=self.seed),
-            keep=keep,
-            in_background=in_background,
-        )
+        with self._together("saving a checkpoint"):
+            return self._checkpointer.save(
+                folder,
+                self.state_dict(),
+                dict(self.named_parameters()),
+                Trained(optimizers=several(optimizer), schedulers=several(scheduler), scaler=scaler, data=data),
+                Progress(step=self.steps if step is None else step, steps=self.steps, seed=self.seed),
+                keep=keep,
+                in_background=in_background,
+            )
 
     def load(
         self,
@@ -423,15 +450,16 @@ class Pipeline:
         DocumentError
             If there is no checkpoint, it is damaged, or it lacks what is to be loaded.
         """
-        found = self._checkpointer.load(
-            folder,
-            self.state_dict(),
-            dict(self.named_parameters()),
-            Trained(optimizers=several(optimizer), schedulers=several(scheduler), scaler=scaler, data=data),
-            give=self.load_state_dict,
-            random_state=random_state,
-            required=required,
-        )
+        with self._together("loading a checkpoint"):
+            found = self._checkpointer.load(
+                folder,
+                self.state_dict(),
+                dict(self.named_parameters()),
+                Trained(optimizers=several(optimizer), schedulers=several(scheduler), scaler=scaler, data=data),
+                give=self.load_state_dict,
+                random_state=random_state,
+                required=required,
+            )
         if found is None:
             return None
         restored, progress = found
@@ -440,9 +468,10 @@ class Pipeline:
 
     def timeline(self) -> Timeline:
         """Return what every rank did in the last step. All ranks call it."""
-        rows = self._each(lambda rank: self._ranks[rank].runtime.timeline())
+        rows = self._each(lambda rank: self._ranks[rank].runtime.timeline(), "its own device")
         if self._threads is None:
-            notes = self._ranks[0].runtime.endpoint.gather_notes(msgspec.json.encode(rows[0]))
+            with self._together("gathering the timelines"):
+                notes = self._ranks[0].runtime.endpoint.gather_notes(msgspec.json.encode(rows[0]))
             rows = tuple(msgspec.json.decode(note, type=RankTimeline) for note in notes)
         return _join(rows[:: self.layout.replicas], self.layout)
 
@@ -452,10 +481,12 @@ class Pipeline:
             rank.runtime.reset()
 
     def close(self) -> None:
-        """Finish a checkpoint, and end the threads of thread-ranks; a process group stays the caller's."""
+        """Finish a checkpoint, end thread-ranks and the watch over processes; a group stays the caller's."""
         self._checkpointer.finish()
         if self._threads is not None:
             self._threads.close()
+        if self._watchdog is not None:
+            self._watchdog.close()
 
     def __repr__(self) -> str:
         where = f"{len(self._ranks)} thread-ranks" if self._threads is not None else f"rank {self.rank}"
@@ -487,6 +518,7 @@ class Pipeline:
                 if means is not None:
                     means.restore()
                 raise
+            rank.runtime.whereabouts.wait("the other ranks, to add up tied gradients and copy buffers")
             rank.tied.finish()
             if means is not None:
                 means.end()
@@ -500,7 +532,7 @@ class Pipeline:
             rank.runtime.seeds.seed, rank.runtime.seeds.step = self.seed, self.steps
         # Threads of ranks begin without autocast; this thread, where it is the rank, is made to.
         with kept_generators(devices, draw_seed(self.seed, self.steps, 0, "step")), no_autocast(devices[0]):
-            loss = self._each(run)[0]
+            loss = self._each(run, "the other ranks, to begin the step")[0]
         self.steps += request.training
         return loss
 
@@ -529,8 +561,28 @@ class Pipeline:
                 )
         return args, kwargs
 
-    def _each(self, call: Any) -> tuple[Any, ...]:
-        return (call(0),) if self._threads is None else self._threads.run(call)
+    def _each(self, call: Any, what: str) -> tuple[Any, ...]:
+        """Return ``call(rank)`` of this process's ranks, which wait for ``what`` if for nothing more precise."""
+        if self._watchdog is not None:
+            with self._watchdog.watching(what):
+                return (call(0),)
+        assert self._threads is not None
+        try:
+            return self._threads.run(call, self._first_cause)
+        finally:
+            for rank in self._ranks:
+                rank.runtime.whereabouts.leave()
+
+    def _together(self, what: str) -> contextlib.AbstractContextManager[None]:
+        """Watch over a call of all processes that takes as long as it takes."""
+        if self._watchdog is None:
+            return contextlib.nullcontext()
+        return self._watchdog.watching(what, doing=Doing.BUSY)
+
+    def _first_cause(self) -> str | None:
+        """Return which thread-rank hangs, and in what, if one does."""
+        places = [rank.runtime.whereabouts.place() for rank in self._ranks]
+        return first_cause(places, rank_names(self.layout, self._ranks[0].runtime.endpoint))
 
     def _counted(self, index: int) -> dict[str, nn.Parameter]:
         rank = self._ranks[index]
@@ -539,6 +591,20 @@ class Pipeline:
         mine = rank.runtime.endpoint.rank
         owners = {tie.name: tie.owner for tie in rank.tied.ties}
         return {name: p for name, p in rank.parameters.items() if owners.get(name, mine) == mine}
+
+
+def rank_names(layout: Layout, endpoint: Endpoint) -> tuple[str, ...]:
+    """Return what each process, or thread, is called in sentences."""
+    names = [""] * (layout.ranks * layout.replicas)
+    for rank in range(layout.ranks):
+        stages = [str(stage) for stage, owner in enumerate(layout.stage_ranks) if owner == rank]
+        held = f"stage {stages[0]}" if len(stages) == 1 else f"stages {' and '.join(stages)}"
+        for replica in range(layout.replicas):
+            of = f" of replica {replica}" if layout.replicas > 1 else ""
+            position = rank * layout.replicas + replica
+            place = position if endpoint.shares_memory or not layout.device_order else layout.device_order[position]
+            names[place] = f"rank {rank}{of} ({held})"
+    return tuple(names)
 
 
 def _agree_on(layout: Layout, graph: Graph, seed: int, endpoint: DistributedEndpoint) -> int:

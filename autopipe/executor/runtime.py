@@ -23,6 +23,7 @@ from autopipe.executor.record import Record
 from autopipe.executor.request import Request
 from autopipe.executor.seeds import Seeds
 from autopipe.executor.sharded import hold_gradients, reduce_gradients
+from autopipe.executor.whereabouts import Whereabouts
 from autopipe.schedules.action import Action, Op
 from autopipe.schedules.comms import Edge, Kind, Message, Step, edges_by_stage, reads, writes
 from autopipe.stages.boundary import Route
@@ -81,6 +82,8 @@ class Runtime:
         A smaller one in which floating-point tensors travel between ranks.
     splits_backward : bool
         Whether a backward that the schedule splits is split; if not, all of it runs in its first part.
+    whereabouts : Whereabouts, optional
+        Where the rank is told to be.
     """
 
     def __init__(
@@ -99,8 +102,11 @@ class Runtime:
         inputs: Inputs | None = None,
         boundary_dtype: torch.dtype | None = None,
         splits_backward: bool = True,
+        whereabouts: Whereabouts | None = None,
     ) -> None:
         self.endpoint = endpoint
+        self.whereabouts = whereabouts if whereabouts is not None else Whereabouts()
+        self.whereabouts.stage_ranks = tuple(stage_ranks)
         self.stages = {stage.index: stage for stage in stages}
         self._is_last = any(stage.is_last for stage in stages)
         self._stage_ranks = tuple(stage_ranks)
@@ -115,6 +121,7 @@ class Runtime:
         self.reads = inputs if inputs is not None else Inputs((), ())
         self._programs: dict[tuple[bool, int], Program] = {}
         self._signature_numbers: dict[Any, int] = {}
+        self._known_signatures: set[int] = set()
         self._mail = Mail(endpoint, stage_ranks, routes, boundary_dtype)
         self._splits_backward = splits_backward
         self._record = Record(endpoint.device)
@@ -133,15 +140,31 @@ class Runtime:
             On every rank, with the first cause, if any rank failed.
         """
         self._record.begin()
+        self.whereabouts.begin()
         self._flights: dict[tuple[int, int], Flight] = {}
         self._failure: _Failure | None = None
         self._poisoned = False
         self._passing: Handle | None = None
         self._request, self._context, self._training = request, context, request.training
+        try:
+            loss = self._steps()
+        except TransportError as error:
+            raise StepError(
+                f"rank {self.endpoint.rank} waited for {self.whereabouts.place().what}: {error}. A peer has ended or "
+                "hangs: look for the first error among the ranks' outputs, then start the run again."
+            ) from error
+        self.whereabouts.end_step()
+        return loss
+
+    def _steps(self) -> Tensor:
         header = self._agree()
+        if not self._known_signatures.issuperset(header.signatures):
+            self._known_signatures.update(header.signatures)
+            self.whereabouts.expect_compilation()
         self._report = self.endpoint.open_sum(2 + len(_LOSS_DTYPES))
         self._mail.begin(header.signatures)
-        self._program = self._ready(request.training, len(header.sizes)) if header.sizes else NO_PROGRAM
+        self._program = self._ready(self._training, len(header.sizes)) if header.sizes else NO_PROGRAM
+        self.whereabouts.compute("reading the mini-batch")
         try:
             self._load(header.sizes)
         except Exception as error:
@@ -159,6 +182,7 @@ class Runtime:
         """Forget what was learnt about messages; all ranks call it."""
         self._mail.forget()
         self._signature_numbers.clear()
+        self._known_signatures.clear()
 
     def timeline(self) -> RankTimeline:
         """Return what this rank did in the last step."""
@@ -181,20 +205,17 @@ class Runtime:
         """Return the step's header: the first rank reads its inputs, the others hear from the rank before."""
         rank, size, first = self.endpoint.rank, self.endpoint.size, self._stage_ranks[0]
         problem: Exception | None = None
-        try:
-            if rank == first:
-                try:
-                    header = self._read_inputs()
-                except Exception as error:
-                    problem, header = error, _Header((), (), str(error))
-            else:
-                note = self.endpoint.receive_note(peer=(rank - 1) % size, tag=HEADER_TAG)
-                header = msgspec.json.decode(note, type=_Header)
-            if (rank + 1) % size != first:
-                note = msgspec.json.encode(header)
-                self._passing = self.endpoint.send_note(note, peer=(rank + 1) % size, tag=HEADER_TAG)
-        except TransportError as error:
-            raise StepError(f"rank {rank} could not begin the step with its peers: {error}.") from error
+        if rank == first:
+            try:
+                header = self._read_inputs()
+            except Exception as error:
+                problem, header = error, _Header((), (), str(error))
+        else:
+            note = self.endpoint.receive_note(peer=(rank - 1) % size, tag=HEADER_TAG)
+            header = msgspec.json.decode(note, type=_Header)
+        if (rank + 1) % size != first:
+            note = msgspec.json.encode(header)
+            self._passing = self.endpoint.send_note(note, peer=(rank + 1) % size, tag=HEADER_TAG)
         if problem is not None and self.endpoint.replicas == 1:
             raise problem
         if header.problem and self.endpoint.replicas == 1:
@@ -223,25 +244,23 @@ class Runtime:
         """Carry out one step of the program and stamp it."""
         lane = _LANES[step.kind]
         start = self._record.stamp(lane)
-        try:
+        if step.kind is Kind.COMPUTE:
+            assert step.action is not None
+            self.whereabouts.compute(step)
+            self._compute(step.action)
+        else:
+            self.whereabouts.wait(step)
+            message = _message(step)
             match step.kind:
-                case Kind.COMPUTE:
-                    assert step.action is not None
-                    self._compute(step.action)
                 case Kind.POST:
-                    self._mail.post(_message(step))
+                    self._mail.post(message)
                     return
                 case Kind.WAIT_RECEIVE:
-                    self._mail.await_arrival(_message(step))
+                    self._mail.await_arrival(message)
                 case Kind.SEND:
-                    self._mail.send(_message(step))
+                    self._mail.send(message)
                 case Kind.WAIT_SEND:
-                    self._mail.await_sent(_message(step))
-        except TransportError as error:
-            raise StepError(
-                f"rank {self.endpoint.rank} could not finish '{label}': {error}. A peer has ended or hangs: look for "
-                "the first error among the ranks' outputs, then start the run again."
-            ) from error
+                    self._mail.await_sent(message)
         self._record.add(lane, label, start)
 
     def _compute(self, action: Action) -> None:
@@ -390,20 +409,18 @@ class Runtime:
     def _average(self, call: Callable[[GradientMeans], None]) -> None:
         """Let the replicas' gradients be averaged, whether or not this rank has failed: the others wait for it."""
         assert self.means is not None
+        self.whereabouts.wait("the other replicas, to average gradients")
         try:
             call(self.means)
-        except TransportError as error:
-            where = f"rank {self.endpoint.rank} of replica {self.endpoint.replica}"
-            raise StepError(
-                f"{where} could not average its gradients: {error}. A peer has ended or hangs: look for the first "
-                "error among the ranks' outputs, then start the run again."
-            ) from error
+        except TransportError:
+            raise
         except Exception as error:
             self._fail("averaging gradients", error)
 
     def _finish(self) -> Tensor:
         """Return the step's loss on every rank, or raise the first failure on every rank."""
         report = torch.zeros(2 + len(_LOSS_DTYPES), dtype=torch.float64)
+        self.whereabouts.compute("adding up the losses")
         if self._is_last and not self._poisoned:
             try:
                 total = self.ending.finish()
@@ -412,6 +429,7 @@ class Runtime:
                     report[2 + _LOSS_DTYPES.index(total.dtype)] = 1.0
             except Exception as error:
                 self._fail("adding up its micro-batches", error)
+        self.whereabouts.wait("the other ranks, to end the step")
         if self._is_last:
             self.ending.settle()
         if self.means is not None and self._training:
@@ -424,8 +442,6 @@ class Runtime:
             if failed == 0:
                 return loss.to(self.endpoint.device, _LOSS_DTYPES[int(torch.stack(dtypes).argmax())])
             notes = self.endpoint.gather_notes(msgspec.json.encode(self._failure))
-        except TransportError as error:
-            raise StepError(f"rank {self.endpoint.rank} could not end the step with its peers: {error}.") from error
         finally:
             self._flights.clear()
         failures = [msgspec.json.decode(note, type=_Failure | None) for note in notes]

@@ -1,5 +1,6 @@
 """Ranks as processes of a torch.distributed group: gloo on CPUs, NCCL on GPUs."""
 
+import contextlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -59,6 +60,7 @@ class DistributedEndpoint:
         self.rank, self.replica = divmod(self._position, replicas)
         self.size, self.replicas = len(self._order) // replicas, replicas
         self.device = device
+        self._under_way: Any = None
         timeout = timedelta(seconds=timeout_s)
         backend = dist.get_backend()
         self._notes: Any = dist.new_group(backend="gloo", timeout=timeout)
@@ -76,6 +78,10 @@ class DistributedEndpoint:
             self.mesh = DeviceMesh(device.type, rows, mesh_dim_names=("pp", "dp"))
             self.replica_group = DistributedReplicas(self.mesh, device, timeout=timeout)
 
+    def process_of(self, rank: int) -> int:
+        """Return the process that is ``rank`` of this replica."""
+        return self._process(rank, self.replica)
+
     def _process(self, rank: int, replica: int) -> int:
         return self._order[rank * self.replicas + replica]
 
@@ -87,6 +93,38 @@ class DistributedEndpoint:
         group = dist.new_group(members, timeout=timeout)
         return _Channel(group=group, source=members.index(source), target=members.index(target))
 
+    def cut(self) -> None:
+        """End the wait that another thread is in, if it is in one: it raises TransportError.
+
+        Nothing can be sent or received any more. On gloo the connection is closed by a second wait for the same
+        work that ends at once; other backends have an abort.
+        """
+        for group in {id(channel.group): channel.group for channel in self._channels.values()}.values():
+            if not self._tags:
+                group.abort()
+        work = self._under_way
+        if work is not None:
+            # What this thread meets is what it wants to bring about in the other one.
+            with contextlib.suppress(RuntimeError):
+                work.wait(timedelta(milliseconds=1))
+
+    def wait(self, work: Any) -> None:
+        """Return when ``work`` is done; the one place where this process waits for others.
+
+        Raises
+        ------
+        TransportError
+            If it cannot be done any more.
+        """
+        self._under_way = work
+        try:
+            if not work.wait():
+                raise TransportError("the wait was ended")
+        except RuntimeError as error:
+            raise TransportError(_first_line(error)) from error
+        finally:
+            self._under_way = None
+
     def send(self, tensor: Tensor, *, peer: int, tag: int) -> Handle:
         """Start sending."""
         channel = self._channels[self.rank, peer]
@@ -95,7 +133,7 @@ class DistributedEndpoint:
             work = channel.group.send([tensor], channel.target, tag if self._tags else 0)
         except RuntimeError as error:
             raise TransportError(_first_line(error)) from error
-        return _Work(work, tensor)
+        return _Work(self, work, tensor)
 
     def receive(self, buffer: Tensor, *, peer: int, tag: int) -> Handle:
         """Start receiving."""
@@ -104,7 +142,7 @@ class DistributedEndpoint:
             work = channel.group.recv([buffer], channel.source, tag if self._tags else 0)
         except RuntimeError as error:
             raise TransportError(_first_line(error)) from error
-        return _Work(work, buffer)
+        return _Work(self, work, buffer)
 
     def send_note(self, note: bytes, *, peer: int, tag: int) -> Handle:
         """Start sending the length and the bytes."""
@@ -113,7 +151,7 @@ class DistributedEndpoint:
         content = torch.frombuffer(bytearray(note), dtype=torch.uint8)
         try:
             works = [
-                _Work(self._notes.send([part], process, 2 * tag + index), part)
+                _Work(self, self._notes.send([part], process, 2 * tag + index), part)
                 for index, part in enumerate((length, content))
             ]
         except RuntimeError as error:
@@ -125,9 +163,9 @@ class DistributedEndpoint:
         process = self._process(peer, self.replica)
         length = torch.zeros(1, dtype=torch.int64)
         try:
-            self._notes.recv([length], process, 2 * tag).wait()
+            self.wait(self._notes.recv([length], process, 2 * tag))
             content = torch.empty(int(length), dtype=torch.uint8)
-            self._notes.recv([content], process, 2 * tag + 1).wait()
+            self.wait(self._notes.recv([content], process, 2 * tag + 1))
         except RuntimeError as error:
             raise TransportError(_first_line(error)) from error
         return content.numpy().tobytes()
@@ -137,12 +175,12 @@ class DistributedEndpoint:
         length = torch.tensor([len(note)])
         lengths = [torch.zeros(1, dtype=torch.int64) for _ in self._order]
         try:
-            dist.all_gather(lengths, length, group=self._notes)
+            self.wait(dist.all_gather(lengths, length, group=self._notes, async_op=True))
             longest = max(int(value) for value in lengths)
             padded = torch.zeros(max(longest, 1), dtype=torch.uint8)
             padded[: len(note)] = torch.frombuffer(bytearray(note or b"\0"), dtype=torch.uint8)[: len(note)]
             parts = [torch.empty_like(padded) for _ in self._order]
-            dist.all_gather(parts, padded, group=self._notes)
+            self.wait(dist.all_gather(parts, padded, group=self._notes, async_op=True))
         except RuntimeError as error:
             raise TransportError(_first_line(error)) from error
         notes = [part.numpy().tobytes()[: int(count)] for part, count in zip(parts, lengths, strict=True)]
@@ -150,7 +188,7 @@ class DistributedEndpoint:
 
     def open_sum(self, numbers: int) -> "_Sum":
         """Post the receives of a sum to come."""
-        return _Sum(self._notes, self._order, self._position, numbers)
+        return _Sum(self, self._notes, self._order, self._position, numbers)
 
 
 class _Sum:
@@ -160,7 +198,8 @@ class _Sum:
     begun when all have ended, takes three times as long.
     """
 
-    def __init__(self, group: Any, order: Sequence[int], place: int, numbers: int) -> None:
+    def __init__(self, end: DistributedEndpoint, group: Any, order: Sequence[int], place: int, numbers: int) -> None:
+        self._wait = end.wait
         self._group, self._order, self._place = group, order, place
         self._part, self._total = torch.zeros(2, numbers, dtype=torch.float64)
         self._children = order[_FAN * place + 1 : _FAN * (place + 1) + 1]
@@ -171,30 +210,26 @@ class _Sum:
         total = tensor.clone()
         try:
             if self._from_next is not None:
-                self._from_next.wait()
+                self._wait(self._from_next)
                 total += self._part
             if self._from_parent is not None:
-                self._group.send([total], self._order[self._place - 1], _UP).wait()
-                self._from_parent.wait()
+                self._wait(self._group.send([total], self._order[self._place - 1], _UP))
+                self._wait(self._from_parent)
                 total = self._total
             for work in [self._group.send([total], child, _DOWN) for child in self._children]:
-                work.wait()
+                self._wait(work)
         except RuntimeError as error:
             raise TransportError(_first_line(error)) from error
         return total
 
 
 class _Work:
-    def __init__(self, work: dist.Work | None, tensor: Tensor) -> None:
-        self._work = work
-        self._tensor = tensor
+    def __init__(self, end: DistributedEndpoint, work: dist.Work | None, tensor: Tensor) -> None:
+        self._end, self._work, self._tensor = end, work, tensor
 
     def wait(self) -> None:
-        try:
-            if self._work is not None:
-                self._work.wait()
-        except RuntimeError as error:
-            raise TransportError(_first_line(error)) from error
+        if self._work is not None:
+            self._end.wait(self._work)
 
 
 class _Works:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from autopipe.errors import InputError, MismatchError, StepError
 from autopipe.executor.build import Layout
+from autopipe.executor.deadlines import Deadlines
 from autopipe.executor.pipeline import Pipeline
 from autopipe.recorder import record
 from tests.executor.pipes import thread_pipe, twins
@@ -138,3 +139,44 @@ def test_a_plan_for_other_ranks_is_refused() -> None:
     layout = Layout(bounds=(0, 2, 4), stage_ranks=(0, 1), schedule="1f1b", micro_batches=2)
     with pytest.raises(InputError, match="the plan has 2 ranks and 3 are running"):
         Pipeline(recording.module, recording.graph, layout, ranks=3)
+
+
+class SlowLoss:
+    """Takes as long as it is set to."""
+
+    seconds = 0.0
+
+    def __call__(self, output: Tensor, target: Tensor) -> Tensor:
+        if self.seconds:
+            time.sleep(self.seconds)
+        return loss_fn(output, target)
+
+
+def with_slow_loss() -> tuple[Pipeline, SlowLoss]:
+    model, _ = twins(lambda: nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8)))
+    x, slow = torch.randn(8, 8), SlowLoss()
+    pipe = thread_pipe(model, (x,), stages=2, micro_batches=2, loss_fn=slow, deadlines=Deadlines.chosen(0.5))
+    pipe.step(x, target=x)
+    return pipe, slow
+
+
+def test_a_thread_rank_that_hangs_is_named_and_the_pipeline_refuses_to_go_on() -> None:
+    pipe, slow = with_slow_loss()
+    slow.seconds = 30.0
+    x, start = torch.randn(8, 8), time.monotonic()
+    with pytest.raises(StepError, match=r"rank 1 \(stage 1\) is stuck: it has been in F1\.0 \(forward of stage 1"):
+        pipe.step(x, target=x)
+    assert time.monotonic() - start < 5.5
+    with pytest.raises(StepError, match="cannot be ended"):
+        pipe.step(x, target=x)
+
+
+def test_a_thread_rank_that_was_only_slow_can_go_on_after_reset() -> None:
+    pipe, slow = with_slow_loss()
+    slow.seconds = 1.0
+    x = torch.randn(8, 8)
+    with pytest.raises(StepError, match=r"rank 1 \(stage 1\) is stuck"):
+        pipe.step(x, target=x)
+    slow.seconds = 0.0
+    pipe.reset()
+    assert torch.isfinite(pipe.step(x, target=x))
