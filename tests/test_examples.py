@@ -37,3 +37,20 @@ def test_the_training_example_learns_under_torchrun_and_saves_the_models_own_nam
     assert len(losses) > 1
     assert losses[-1] < losses[0]
     model.load_state_dict(torch.load(tmp_path / "model.pt", weights_only=True))
+
+
+def test_the_hugging_face_example_learns_with_the_models_own_loss_over_unequal_sentences() -> None:
+    """Case 21."""
+    words = ["--threads", "2", "--steps", "40", "--batch", "8", "--length", "12"]
+    run = subprocess.run(
+        [sys.executable, str(EXAMPLES / "train_hugging_face.py"), *words],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    assert run.returncode == 0, run.stderr
+    losses = [float(line.split()[3]) for line in run.stdout.splitlines() if line.startswith("step")]
+    evaluated = run.stdout.splitlines()[-1]
+    assert len(losses) == 2
+    assert float(evaluated.split()[2].rstrip(",")) < losses[-1] < losses[0]
