@@ -117,7 +117,7 @@ def profile_of(dag: Dag) -> Profile:
 
 
 def values_of(dag: Dag, place: dict[int, int]) -> tuple[ProfiledValue, ...]:
-    """Return a value for every node that others follow, as large as what it sends forward; gradients where any return."""
+    """Return a value for every node that others follow, as large as what it sends on; gradients where any return."""
     readers: dict[int, set[int]] = {}
     for first, second in dag.edges:
         readers.setdefault(first, set()).add(second)
