@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
 
 BLOCK = 4096
+FINENESS = 2.0**60
 Members = npt.NDArray[np.uint8]
 
 
@@ -139,7 +140,7 @@ def sets_of_orders(contraction: Contraction, orders: Iterable[Sequence[int]]) ->
 
 def describe(contraction: Contraction, members: Members) -> ClosedSets:
     """Return the sets in the rows of ``members`` with their times, sorted."""
-    seconds = members @ contraction.seconds
+    seconds = _exact_seconds(contraction, members)
     by_time = np.lexsort((members.sum(axis=1, dtype=np.int64), seconds))
     members, seconds = members[by_time], seconds[by_time]
     counts = _counts(contraction, members)
@@ -147,6 +148,15 @@ def describe(contraction: Contraction, members: Members) -> ClosedSets:
     open_s = np.add.reduceat(np.append(net_s[counts.indices], 0.0), counts.indptr[:-1]) if len(net_s) else 0.0
     open_s = np.where(np.diff(counts.indptr) > 0, open_s, 0.0)
     return ClosedSets(contraction=contraction, members=members, seconds=seconds, open_s=open_s, counts=counts)
+
+
+def _exact_seconds(contraction: Contraction, members: Members) -> Floats:
+    """Return the times of the sets, summed in whole numbers: a set never takes longer than one that holds it."""
+    total = float(contraction.seconds.sum())
+    scale = FINENESS / total if total > 0 else 0.0
+    whole = np.rint(contraction.seconds * scale).astype(np.int64)
+    blocks = [members[begin : begin + BLOCK] @ whole for begin in range(0, len(members), BLOCK)]
+    return np.concatenate(blocks) / scale if total > 0 else np.zeros(len(members))
 
 
 def _counts(contraction: Contraction, members: Members) -> csr_matrix:
