@@ -131,8 +131,8 @@ def _row(name: str, what: str, predicted: IntervalMemory, begin: int, end: int, 
 def count_stages(subject: Subject, recording: Recording, bounds: tuple[int, ...]) -> Iterator[tuple[int, int, int]]:
     """Yield (begin, end, counted peak) of every stage, run alone on received values and gradients.
 
-    Inputs that were received are counted. The gradients of outputs are freed once the last layer has used them,
-    as inside the unsplit model: buffers for received gradients are booked by rank, not by stage.
+    Inputs that were received are counted, and so are the gradients of outputs, whose buffers the executor frees when
+    the backward of the stage is over.
     """
     values: dict[str, Tensor] = {}
     for stage in split(recording.module, recording.graph, bounds):
@@ -154,7 +154,7 @@ def count_stages(subject: Subject, recording: Recording, bounds: tuple[int, ...]
 
 
 class Handed(torch.autograd.Function):
-    """Ends a stage; its backward hands in the gradients of what the stage made and keeps none of them."""
+    """Ends a stage; its backward hands in the gradients of what the stage made, which wait until it is over."""
 
     @staticmethod
     def forward(ctx: Any, gradients: list[Tensor], *outputs: Tensor) -> Tensor:
@@ -163,8 +163,7 @@ class Handed(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, _: Tensor) -> tuple[Tensor | None, ...]:
-        gradients, ctx.gradients = ctx.gradients, []
-        return (None, *gradients)
+        return (None, *ctx.gradients)
 
 
 def main() -> None:
