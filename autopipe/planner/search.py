@@ -28,7 +28,7 @@ MARGIN = 0.001
 LARGE = 20_000
 IMPROVED = 3
 FIRST_TRIED = 8
-MOST_IN_VAIN = 2
+MOST_IN_VAIN = 1
 
 
 def plan(profile: Profile, cluster: Cluster, request: Request) -> Plan:

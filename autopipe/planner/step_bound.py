@@ -71,7 +71,7 @@ def _least(problem: Problem) -> Bound | None:
 
 def _shared(problem: Problem) -> Bound | None:
     pace, split = bottleneck(problem, [block(problem, problem.least_ns, stage) for stage in range(problem.stages)])
-    if pace >= FAR:
+    if pace >= FAR or (problem.levels.complete and _lacking_bytes(problem) > 0):
         return None
     shortest = min(
         int(np.where(problem.allowed[stage], problem.least_ns[stage], FAR).min()) for stage in range(problem.stages)
@@ -109,17 +109,24 @@ def _recompute_ns(problem: Problem) -> int:
     At some moment every stage of a rank has at least n micro-batches in flight. So all layers together save at most
     an n-th of what all ranks have beside their state, and the best layer frees most a nanosecond.
     """
+    if problem.levels.complete:
+        return 0
+    costs = problem.intervals.sized.costs
+    rate = max(freed_bytes(cost) / max(1, cost.recompute_ns or 0) for cost in costs if can_recompute(cost))
+    return int(_lacking_bytes(problem) / max(rate, 1e-9))
+
+
+def _lacking_bytes(problem: Problem) -> float:
+    """Return how many bytes all layers together save for each micro-batch above what all ranks have room for."""
     known = [limit for limit in problem.limits if limit is not None]
     count = min(
         max(min(held.in_flight for held in moment.held) for moment in problem.moments[rank])
         for rank in range(problem.ranks)
     )
-    if len(known) < problem.ranks or count == 0 or problem.levels.complete:
-        return 0
-    costs = problem.intervals.sized.costs
+    if len(known) < problem.ranks or count == 0:
+        return 0.0
     room = (sum(known) - int(problem.intervals.memory.state[0, -1])) / count
-    rate = max(freed_bytes(cost) / max(1, cost.recompute_ns or 0) for cost in costs if can_recompute(cost))
-    return int(max(0.0, sum(cost.saved_bytes for cost in costs) - room) / max(rate, 1e-9))
+    return max(0.0, sum(cost.saved_bytes for cost in problem.intervals.sized.costs) - room)
 
 
 def any_schedule_bound_ns(
