@@ -8,7 +8,7 @@ from pathlib import Path
 
 from autopipe.documents.profile import Cost, Profile, ProfiledLayer, ProfiledValue, Source
 from autopipe.hardware.cluster import Cluster, Link
-from autopipe.planner import evaluate, plan
+from autopipe.planner import Request, evaluate, plan
 from autopipe.planner.dag import Dag, stage_loads
 from autopipe.planner.dag_plan import plan_dag
 from autopipe.planner.imported import read_graph
@@ -65,7 +65,7 @@ def compare(path: Path, size: int, ratios: dict[str, list[tuple[float, float]]])
     profile = profile_of(dag)
     cluster = Cluster.uniform(size, intra_node=Link(bytes_per_s=int(graph["bandwidth_bytes_per_s"])))
     work = {"batch_size": MICRO_BATCHES_A_STAGE * size, "micro_batch_size": 1, "schedule": "1f1b"}
-    step_ns = plan(profile, cluster, stages=size, time_limit_s=60.0, **work).step_ns
+    step_ns = plan(profile, cluster, Request(stages=size, replicas=1, time_limit_s=60.0, **work)).step_ns
     cells = []
     for name, bounds in splits.items():
         if bounds is None:
