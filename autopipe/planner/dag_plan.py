@@ -304,8 +304,11 @@ def _infeasible(dag: Dag, stages: int, *, exactly: bool, proven: bool) -> str:
 
 
 def _fits_along_orders(dag: Dag, stages: int, memory_bytes: float, *, exactly: bool) -> bool:
-    larger = replace(dag, memory_bytes=memory_bytes)
-    graph = uncontracted(larger, faster_seconds(larger))
+    # Only whether it fits is asked: recomputing is free, so that the first way that fits is as good as any.
+    seconds = faster_seconds(dag)
+    plain, recomputed = replace(dag.plain, seconds=seconds), replace(dag.recomputed, seconds=seconds)
+    larger = replace(dag, memory_bytes=memory_bytes, plain=plain, recomputed=recomputed)
+    graph = uncontracted(larger, seconds)
     closed = sets_of_orders(graph, orders(graph))
     programme = Programme(closed=closed, stages=min(stages, graph.size), limit_s=INFINITE, exactly=exactly)
     return programme.solve() is not None
