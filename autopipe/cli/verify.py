@@ -1,6 +1,7 @@
 """``autopipe verify`` compares the gradients of a pipeline with those of the plain model."""
 
 import copy
+import math
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -40,7 +41,7 @@ def command(model: str, plan_file: str, quiet: bool, optimizer: str, budget: flo
     with screen.foreign_code():
         subject = prepare(model, **options)
         verdict, losses, sums = _compare(subject, plan)
-    equal = losses[0] == losses[1]
+    equal = losses[0] == losses[1] or (plan.data_parallel_size > 1 and math.isclose(*losses, rel_tol=1e-5))
     screen.show(f"Loss: {'equal' if equal else 'DIFFERENT'}, {losses[1]:.9g} in the pipeline, {losses[0]:.9g} plain.")
     total = sum(map(len, verdict))
     screen.show(f"Gradients: {len(verdict.equal)} of {total} equal bit for bit.")
@@ -66,7 +67,8 @@ def _compare(subject: Subject, plan: Plan) -> "tuple[Verdict, tuple[float, float
     assert plan.graph is not None
     torch.set_num_threads(1)
     twin = copy.deepcopy(subject.model)
-    pipe = autopipe.pipeline(subject.model, plan=plan, loss_fn=subject.loss_fn, ranks=plan.pipeline_size, seed=0)
+    ranks = plan.pipeline_size * plan.data_parallel_size
+    pipe = autopipe.pipeline(subject.model, plan=plan, loss_fn=subject.loss_fn, ranks=ranks, seed=0)
     piped = float(pipe.step(Arguments(*subject.args, **subject.kwargs), target=subject.target))
     if any(layer.draws for layer in plan.graph.layers):
         # The plain model cannot be seeded node by node; its recorded form in one stage can.
@@ -75,18 +77,27 @@ def _compare(subject: Subject, plan: Plan) -> "tuple[Verdict, tuple[float, float
         plain = _plain(twin, subject, plan)
     sums = reordered_sums(plan, plan.graph)
     exempt = frozenset(name for one in sums for name in one.gradients)
-    verdict = compare_gradients(_gradients(twin), _gradients(subject.model), exempt)
+    expected = _gradients(twin)
+    if plan.data_parallel_size > 1:
+        exempt = frozenset(expected)  # each is a sum over replicas, of their own sums
+    verdict = compare_gradients(expected, _gradients(subject.model), exempt)
     return verdict, (plain, piped), [(one.name, one.stages) for one in sums]
 
 
 def _plain(model: Any, subject: Subject, plan: Plan) -> float:
     """Return the loss of the plain model over the plan's micro-batches; its gradients stay on its parameters."""
-    from autopipe.executor.microbatch import Inputs, cut
+    from autopipe.executor.microbatch import Inputs, cut, micro_batch_sizes
+    from autopipe.executor.sampler import replica_sizes
     from autopipe.stages.loss import resolve_loss
 
     assert plan.graph is not None
     inputs = Inputs(plan.graph.arguments, plan.graph.whole_inputs)
-    sizes = inputs.sizes(subject.args, subject.kwargs, plan.micro_batches)
+    (samples,) = inputs.sizes(subject.args, subject.kwargs, 1)
+    sizes = tuple(
+        size
+        for part in replica_sizes(samples, plan.data_parallel_size)
+        for size in micro_batch_sizes(part, plan.micro_batches)
+    )
     total: Tensor | None = None
     parts = inputs.cut(subject.args, subject.kwargs, sizes)
     for (args, kwargs), target, size in zip(parts, cut(subject.target, sizes), sizes, strict=True):

@@ -35,7 +35,10 @@ def test_a_plan_runs_on_processes_of_this_machine(
         "-q",
     ]
     assert run(profile) == 0
-    assert run(["partition", "profile.json", "--gpus", "2", "--batch", "8", "-o", "plan.json", "-q"]) == 0
+    assert (
+        run(["partition", "profile.json", "--gpus", "2", "--batch", "8", "--replicas", "1", "-o", "plan.json", "-q"])
+        == 0
+    )
     assert run(["bench", "model.py:build", "plan.json", *called, "--steps", "3", "-o", "timeline.json"]) == 0
     text = capfd.readouterr().out
     for quantity in ("step", "rank 0 busy", "rank 1 busy", "rank 0 peak memory", "rank 1 peak memory"):

@@ -93,8 +93,13 @@ def torchvision_cases() -> tuple[Case, ...]:
 
     sizes = {"inception_v3": 299, "maxvit_t": 224, "swin_t": 64, "swin_v2_t": 64, "vit_b_32": 224}
     alone = {"weights_backbone": None}
+    # Detectors enlarge their images to 800 pixels by default, which takes minutes a model on a CPU.
+    small = {name: {"min_size": 96, "max_size": 128} for name in ("keypointrcnn_resnet50_fpn", "maskrcnn_resnet50_fpn")}
     return (
         *(case(name, "classification", getattr(models, name), images(sizes.get(name, 96))) for name in CLASSIFICATION),
         *(case(name, "segmentation", getattr(models.segmentation, name), images(64), **alone) for name in SEGMENTATION),
-        *(case(name, "detection", getattr(models.detection, name), pictures, **alone) for name in DETECTION),
+        *(
+            case(name, "detection", getattr(models.detection, name), pictures, **alone, **small.get(name, {}))
+            for name in DETECTION
+        ),
     )
