@@ -15,7 +15,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parents[2]), str(HERE / "compared")]
 
-TIMEOUT_S = 60
+TIMEOUT_S = 150
 GROUPS = ("hugging_face", "hard_cases", "timm", "torchvision")
 
 
