@@ -300,6 +300,8 @@ def pipeline(
     weights: str | Path | None = None,
     initialise: Callable[[nn.Module], None] | None = None,
     deadline_s: float | None = None,
+    on_change: str | None = None,
+    replan_profile: Profile | str | Path | None = None,
 ) -> Pipeline:
     """Return ``model`` as a `Pipeline` that is ready to train.
 
@@ -351,6 +353,11 @@ def pipeline(
         How long an action of a rank may take before the rank counts as stuck and all ranks end with a sentence
         about it; by default 300 s before the first step has been measured, and then 25 times the longest action
         measured, at least 30 s. The environment variable ``AUTOPIPE_DEADLINE_S`` says the same.
+    on_change : {"replan"}, optional
+        What is done where ``plan`` is for another number of devices than there are: a new plan for these, of the
+        same mini-batch, from ``replan_profile``, or from a new profile of ``example``. By default it is an error.
+    replan_profile : Profile or path, optional
+        From `profile` or ``autopipe profile``.
 
     Raises
     ------
@@ -361,6 +368,7 @@ def pipeline(
     from autopipe.executor.deadlines import Deadlines
     from autopipe.executor.launch import join_group, local_devices, under_torchrun
     from autopipe.executor.pipeline import Layout, Pipeline
+    from autopipe.executor.replan import check_reaction, planned_again, planned_ranks, running_ranks
     from autopipe.executor.watchdog import Watchdog
     from autopipe.executor.whereabouts import Doing
     from autopipe.planner.refine import refined
@@ -373,6 +381,23 @@ def pipeline(
     deadlines = Deadlines.chosen(deadline_s)
     # From here on a rank that ends before it has a pipeline is told to the others.
     watchdog = Watchdog(deadlines) if distributed else None
+    check_reaction(on_change)
+    if plan is not None and on_change == "replan":
+        known = plan if isinstance(plan, Plan) else load(plan, Plan)
+        plan, there, needed = known, running_ranks(known, devices, ranks), planned_ranks(known)
+        batch_size = batch_size or known.batch_size * known.data_parallel_size
+        if there != needed and replan_profile is not None:
+            plan = planned_again(
+                lambda gpus: partition(replan_profile, gpus=gpus, batch_size=batch_size, memory_bytes=memory_bytes),
+                there,
+            )
+        elif there != needed and example is None:
+            raise InputError(
+                f"the plan is for {needed} ranks and {there} are running: to plan again, pass replan_profile=, the "
+                "profile that it was made from, or example= to profile again."
+            )
+        elif there != needed:
+            plan = None
     if plan is None:
         if example is None:
             raise InputError(

@@ -26,7 +26,7 @@ from autopipe.documents.files import write_whole
 from autopipe.documents.graph import Graph
 from autopipe.errors import AutopipeError, DocumentError, InputError
 from autopipe.executor.build import Layout
-from autopipe.transport.endpoint import Endpoint
+from autopipe.transport.endpoint import Endpoint, TransportError
 
 Optimizers = torch.optim.Optimizer | Sequence[torch.optim.Optimizer] | None
 
@@ -66,6 +66,7 @@ class Saving:
         self._work = work
         self._path: Path | None = None
         self._error: BaseException | None = None
+        self._is_told = False
         self._thread: threading.Thread | None = None
 
     def start(self, *, in_background: bool) -> None:
@@ -86,6 +87,13 @@ class Saving:
         """Return whether it is written, or failed."""
         return self._thread is None or not self._thread.is_alive()
 
+    def settle(self) -> None:
+        """Wait until it is written, and raise what went wrong unless `wait` has."""
+        if self._thread is not None:
+            self._thread.join()
+        if not self._is_told:
+            self.wait()
+
     def wait(self) -> Path:
         """Return where the checkpoint is, once it is whole.
 
@@ -97,6 +105,7 @@ class Saving:
         if self._thread is not None:
             self._thread.join()
         if self._error is not None:
+            self._is_told = True
             raise self._error
         assert self._path is not None
         return self._path
@@ -179,7 +188,7 @@ class Checkpointer:
         """Wait for the save before, and raise what kept it from being written."""
         last, self._last = self._last, None
         if last is not None:
-            last.wait()
+            last.settle()
 
     def load(
         self,
@@ -322,14 +331,22 @@ class Checkpointer:
                 write_whole(training, draft / TRAINING)
                 save_document(document, draft / folders.DOCUMENT)
                 answer = [str(folders.publish(draft, document.step, keep=keep))]
-        except (CheckpointException, OSError, DocumentError, RuntimeError) as error:
+        except CheckpointException as error:  # all processes raise it
             if self._leads:
                 shutil.rmtree(draft, ignore_errors=True)
-            if self._group is None or isinstance(error, CheckpointException):  # which all processes raise
+            raise _unwritten(draft, error) from error
+        except RuntimeError as error:
+            raise _unwritten(draft, error) from TransportError(str(error))
+        except (OSError, DocumentError) as error:
+            shutil.rmtree(draft, ignore_errors=True)
+            if self._group is None:
                 raise _unwritten(draft, error) from error
             answer = [f"\1{_unwritten(draft, error)}"]
-        if self._group is not None:
-            dist.broadcast_object_list(answer, src=0, group=self._group)
+        try:
+            if self._group is not None:
+                dist.broadcast_object_list(answer, src=0, group=self._group)
+        except RuntimeError as error:
+            raise _unwritten(draft, error) from TransportError(str(error))
         if answer[0].startswith("\1"):
             raise DocumentError(answer[0][1:])
         return Path(answer[0])

@@ -39,9 +39,27 @@ def join_group() -> torch.device:
         device = torch.device(accelerator.type, local_rank % torch.accelerator.device_count())
         torch.accelerator.set_device_index(device.index)
     if not dist.is_initialized():
-        dist.init_process_group(backend=dist.get_default_backend_for_device(device))
+        backend, store = dist.get_default_backend_for_device(device), _store_of_this_start()
+        if store is None:
+            dist.init_process_group(backend)
+        else:
+            place, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+            dist.init_process_group(backend, store=store, rank=place, world_size=size)
         atexit.register(_leave_group)
     return device
+
+
+def _store_of_this_start() -> dist.Store | None:
+    """Return the launcher's store, with names of their own for what this start of the processes writes into it.
+
+    torchrun keeps its store when it starts processes again, and torch (2.13) uses the same names in it: a process that
+    reads where its peer was before cannot connect, and waits for it. None without such a launcher.
+    """
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+        return None
+    store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False)
+    start = f"{os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}-of-{os.environ['WORLD_SIZE']}"
+    return dist.PrefixStore(f"autopipe/start-{start}", store)
 
 
 def _leave_group() -> None:

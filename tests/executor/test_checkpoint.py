@@ -1,5 +1,6 @@
 """What a pipeline saves, any other one goes on from: its next steps are those of the pipeline that was not stopped."""
 
+import copy
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import autopipe
+from autopipe.errors import DocumentError, InputError, MismatchError
 from autopipe.executor.build import Layout
 from autopipe.executor.pipeline import Pipeline
 from autopipe.recorder import record
@@ -212,3 +214,130 @@ def test_saved_by_four_processes_the_next_steps_are_the_same_on_other_processes(
         assert [key for key in moments if not torch.equal(loaded[key], moments[key])] == []
         if name == "gpt" or ranks < 4:
             assert found[0][1] == pytest.approx(losses, rel=1e-6 if name == "gpt" else 0.0)
+
+
+def test_a_save_in_the_background_holds_the_moment_of_the_call(loop: Any, tmp_path: Path) -> None:
+    first = loop("mlp", ranks=2)
+    for number in range(3):
+        first.run(1)
+        moments = first.moments()
+        saving = first.save(tmp_path, data={"epoch": number, "at": [1, 2]}, keep=2, in_background=True)
+        first.run(1)
+    assert saving.wait().name == "step-00000005"
+    assert saving.done()
+    assert [path.name for path in sorted(tmp_path.iterdir())] == ["step-00000003", "step-00000005"]
+    second = loop("mlp", ranks=3, seed=4)
+    assert second.load(tmp_path).data == {"epoch": 2, "at": [1, 2]}
+    assert all(torch.equal(value, moments[key]) for key, value in second.moments().items())
+    assert second.pipe.steps == 5
+
+
+class Reader:
+    """Data with a position."""
+
+    def __init__(self) -> None:
+        self.position = 0
+
+    def state_dict(self) -> dict[str, int]:
+        return {"position": self.position}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.position = state["position"]
+
+
+def test_scaler_and_loader_go_on_too(loop: Any, tmp_path: Path) -> None:
+    first = loop("mlp", ranks=2)
+    reader, scaler = Reader(), autopipe.GradScaler(first.pipe, init_scale=512.0)
+    reader.position = 17
+    first.run(1)
+    first.save(tmp_path, scaler=scaler, data=reader, step=40)
+    second = loop("mlp", ranks=2)
+    other, fresh = Reader(), autopipe.GradScaler(second.pipe)
+    assert second.load(tmp_path, scaler=fresh, data=other).step == 40
+    assert (other.position, fresh.get_scale()) == (17, 512.0)
+
+
+def no_space(*_: Any) -> None:
+    raise OSError(28, "No space left on device")
+
+
+def test_a_write_that_fails_leaves_the_checkpoint_before_and_training_goes_on(
+    loop: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = loop("mlp", ranks=2)
+    first.run(1)
+    first.save(tmp_path)
+    first.run(1)
+    with monkeypatch.context() as patch:
+        patch.setattr("autopipe.checkpoints.tensors._Writer.finish", no_space)
+        failure = r"No space left on device.*those before it are as they were"
+        with pytest.raises(DocumentError, match=failure):
+            first.save(tmp_path)
+        with pytest.raises(DocumentError, match=failure):
+            first.save(tmp_path, in_background=True).wait()
+        first.save(tmp_path, in_background=True)
+        with pytest.raises(DocumentError, match=failure):
+            first.save(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["step-00000001"]
+    first.run(1)
+    first.save(tmp_path)
+    assert loop("mlp", ranks=2).load(tmp_path).step == 3
+
+
+def unwritable(rank: int, folder: str) -> list[str]:
+    one = Loop("mlp", ranks=2)
+    one.run(1)
+    one.save(folder)
+    one.run(1)
+    said = []
+    try:
+        one.save(folder, step=2 + rank)
+    except InputError as error:
+        said.append(str(error))
+    with pytest.MonkeyPatch.context() as patch:
+        if rank == 1:
+            patch.setattr("autopipe.checkpoints.tensors._Writer.write_data", no_space)
+        try:
+            one.save(folder)
+        except DocumentError as error:
+            said.append(str(error))
+    assert one.run(1)
+    return said
+
+
+def test_what_one_rank_cannot_save_is_raised_on_all(processes: ProcessPool, tmp_path: Path) -> None:
+    for steps, space in processes.run(unwritable, 2, str(tmp_path)):
+        assert "different steps ([2, 3])" in steps
+        assert "rank 1 could not write" in space
+        assert "No space left" in space
+    assert [path.name for path in tmp_path.iterdir()] == ["step-00000001"]
+
+
+def test_another_model_or_optimizer_is_refused_before_anything_changes(loop: Any, tmp_path: Path) -> None:
+    first = loop("mlp", ranks=2)
+    first.run(1)
+    first.save(tmp_path)
+    other = loop("cnn", ranks=2, seed=3)
+    before = copy.deepcopy(other.pipe.full_state_dict())
+    with pytest.raises(MismatchError, match="which the model lacks"):
+        other.load(tmp_path)
+    sgd = loop("mlp", ranks=2, seed=3, optimizer=torch.optim.SGD)
+    weights = copy.deepcopy(sgd.pipe.full_state_dict())
+    with pytest.raises(MismatchError, match="saved with the optimizer AdamW and this is SGD"):
+        sgd.load(tmp_path)
+    for pipe, wanted in ((other.pipe, before), (sgd.pipe, weights)):
+        assert all(torch.equal(value, wanted[name]) for name, value in pipe.full_state_dict().items())
+    with pytest.raises(DocumentError, match="saved without a scaler"):
+        sgd.pipe.load(tmp_path, scaler=autopipe.GradScaler(sgd.pipe))
+    assert sgd.pipe.load(tmp_path / "empty", required=False) is None
+
+
+def test_code_is_not_saved(loop: Any, tmp_path: Path) -> None:
+    first = loop("mlp", ranks=2)
+    with pytest.raises(InputError, match="data holds more than numbers"):
+        first.save(tmp_path, data=Path())
+    with pytest.raises(InputError, match=r"holds a parameter of shape \(2,\)"):
+        first.pipe.save(tmp_path, optimizer=torch.optim.SGD([nn.Parameter(torch.ones(2))]))
+    with pytest.raises(InputError, match="keep=0"):
+        first.save(tmp_path, keep=0)
+    assert not list(tmp_path.iterdir())
