@@ -62,7 +62,7 @@ def load_checkpoint(
     return saved.document
 
 
-def whole_state(saved: Saved, *, with_aliases: bool = True) -> dict[str, Any]:
+def whole_state(saved: Saved) -> dict[str, Any]:
     """Return a checkpoint as `torch.distributed.checkpoint.state_dict` has it: one whole model, one optimizer, by name.
 
     ``{"model": {name: tensor}, "optimizer": {"state": {name: {key: value}}, "param_groups": [...]}, "step": ...}``;
@@ -70,7 +70,7 @@ def whole_state(saved: Saved, *, with_aliases: bool = True) -> dict[str, Any]:
     """
     contents = saved.whole()
     model = dict(contents.model)
-    for alias, name in saved.document.aliases.items() if with_aliases else ():
+    for alias, name in saved.document.aliases.items():
         if name in model:
             model[alias] = model[name]
     states: dict[str, dict[str, Any]] = {}

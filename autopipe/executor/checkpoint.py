@@ -214,9 +214,11 @@ class Checkpointer:
             saved.check_names(name for p in self._graph.parameters for name in (p.name, *p.aliases))
             if trained.optimizers and not saved.training["groups"]:
                 raise DocumentError(f"{path} was saved without an optimizer: load it without optimizer=.")
-            for what, own in (("scheduler", trained.schedulers), ("scaler", trained.scaler)):
-                if own and saved.training[what] is None:
-                    raise DocumentError(f"{path} was saved without a {what}: load it without {what}=.")
+            if trained.scaler is not None and saved.training["scaler"] is None:
+                raise DocumentError(f"{path} was saved without a scaler: load it without scaler=.")
+            own, known = len(trained.schedulers), len(saved.training["scheduler"] or ())
+            if own not in (0, known):
+                raise DocumentError(f"{path} was saved with {known} schedulers, and {own} are to be loaded.")
             wanted = parameters if trained.optimizers else ()
             read.extend((saved, saved.read(state, optimizer_of=wanted), self._own(saved.training["data"], "data")))
             return b""
@@ -231,8 +233,9 @@ class Checkpointer:
 
         self._agree(apply)
         give(contents.model)
-        for scheduler, known in zip(trained.schedulers, saved.training["scheduler"] or (), strict=False):
-            scheduler.load_state_dict(known)
+        if trained.schedulers:
+            for scheduler, known in zip(trained.schedulers, saved.training["scheduler"], strict=True):
+                scheduler.load_state_dict(known)
         if trained.scaler is not None:
             trained.scaler.load_state_dict(saved.training["scaler"])
         if hasattr(trained.data, "load_state_dict") and data is not None:

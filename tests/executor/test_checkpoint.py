@@ -8,12 +8,15 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.distributed.fsdp import fully_shard
 from torch.nn import functional
 
 import autopipe
+from autopipe.checkpoints.saved import Saved
 from autopipe.errors import DocumentError, InputError, MismatchError
 from autopipe.executor.build import Layout
 from autopipe.executor.pipeline import Pipeline
+from autopipe.executor.sharded import whole
 from autopipe.recorder import record
 from autopipe.schedules.named import make
 from tests.models import JOBS, Job
@@ -58,6 +61,7 @@ class Loop:
         replicas: int = 1,
         seed: int = 0,
         optimizer: Any = torch.optim.AdamW,
+        sharded: bool = False,
     ) -> None:
         self.job = WAYS[name]
         torch.manual_seed(seed)
@@ -73,6 +77,8 @@ class Loop:
         )
         threads = None if torch.distributed.is_initialized() else ranks * replicas
         self.pipe = Pipeline(recording.module, recording.graph, layout, loss_fn=self.job.loss, ranks=threads)
+        for module in self.pipe.modules() if sharded else ():
+            fully_shard(module, mesh=self.pipe.mesh["dp"])
         named = dict(self.pipe.named_parameters())
         groups = [
             {"params": [p for p in named.values() if p.ndim > 1], "lr": 0.01},
@@ -104,7 +110,7 @@ class Loop:
         """Return every tensor of the optimizer's state, by the parameter's name."""
         names = {parameter: name for name, parameter in self.pipe.named_parameters()}
         return {
-            f"{names[p]}.{key}": value.detach().clone()
+            f"{names[p]}.{key}": whole(value.detach()).clone()
             for p, state in self.optimizer.state.items()
             for key, value in state.items()
         }
@@ -214,6 +220,35 @@ def test_saved_by_four_processes_the_next_steps_are_the_same_on_other_processes(
         assert [key for key in moments if not torch.equal(loaded[key], moments[key])] == []
         if name == "gpt" or ranks < 4:
             assert found[0][1] == pytest.approx(losses, rel=1e-6 if name == "gpt" else 0.0)
+
+
+def test_sharded_stages_are_saved_and_loaded_in_parts(processes: ProcessPool, tmp_path: Path) -> None:
+    sharded = {"ranks": 2, "replicas": 2, "sharded": True}
+    outcomes = processes.run(process_run, 4, "mlp", sharded, str(tmp_path), True)
+    moments = {key: value for part, _ in outcomes for key, value in part.items()}
+    for ranks, options in ((4, sharded), (2, {"ranks": 2})):
+        found = processes.run(process_run, ranks, "mlp", options, str(tmp_path), False)
+        loaded = {key: value for part, _ in found for key, value in part.items()}
+        assert loaded.keys() == moments.keys()
+        assert [key for key in moments if not torch.equal(loaded[key], moments[key])] == []
+        assert found[0][1] == pytest.approx(outcomes[0][1], rel=1e-5)
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_a_tied_weight_stays_one(ranks: int, loop: Any, tmp_path: Path) -> None:
+    first = loop("gpt", ranks=ranks)
+    first.run(5)
+    path = first.save(tmp_path).wait()
+    assert "head.weight" not in Saved(path).names
+    wanted, losses = first.pipe.full_state_dict(), first.run(1)
+    for other in (1, 3):
+        second = loop("gpt", ranks=other, seed=8)
+        second.load(path)
+        found = second.pipe.full_state_dict()
+        assert found.keys() == wanted.keys()
+        assert [name for name, tensor in wanted.items() if not torch.equal(found[name], tensor)] == []
+        assert torch.equal(found["head.weight"], found["tokens.weight"])
+        assert second.run(1) == pytest.approx(losses, rel=1e-6)
 
 
 def test_a_save_in_the_background_holds_the_moment_of_the_call(loop: Any, tmp_path: Path) -> None:
