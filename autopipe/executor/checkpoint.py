@@ -1,7 +1,6 @@
 """A pipeline's training state is written by all of its processes together, and read by those of any other pipeline."""
 
 import shutil
-import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from torch.distributed.tensor import DTensor
 
 from autopipe import errors
 from autopipe.checkpoints import folder as folders
-from autopipe.checkpoints.optimizers import load_named_state, merged_groups, named_state
+from autopipe.checkpoints.optimizers import NamedState, load_named_state, merged_groups, named_state
 from autopipe.checkpoints.packing import pack, unpack
 from autopipe.checkpoints.saved import MODEL, OPTIMIZER, TRAINING, Saved
 from autopipe.checkpoints.tensors import write
@@ -26,6 +25,7 @@ from autopipe.documents.files import write_whole
 from autopipe.documents.graph import Graph
 from autopipe.errors import AutopipeError, DocumentError, InputError
 from autopipe.executor.build import Layout
+from autopipe.executor.saving import Saving
 from autopipe.transport.endpoint import Endpoint, TransportError
 
 Optimizers = torch.optim.Optimizer | Sequence[torch.optim.Optimizer] | None
@@ -57,58 +57,6 @@ class Restored:
     step: int
     data: Any
     folder: Path
-
-
-class Saving:
-    """A checkpoint that is being written, perhaps while training goes on."""
-
-    def __init__(self, work: Callable[[], Path]) -> None:
-        self._work = work
-        self._path: Path | None = None
-        self._error: BaseException | None = None
-        self._is_told = False
-        self._thread: threading.Thread | None = None
-
-    def start(self, *, in_background: bool) -> None:
-        """Write it: here, or in a thread, which the process waits for when it ends."""
-        if in_background:
-            self._thread = threading.Thread(target=self._run, name="autopipe-save")
-            self._thread.start()
-        else:
-            self._run()
-
-    def _run(self) -> None:
-        try:
-            self._path = self._work()
-        except BaseException as error:
-            self._error = error
-
-    def done(self) -> bool:
-        """Return whether it is written, or failed."""
-        return self._thread is None or not self._thread.is_alive()
-
-    def settle(self) -> None:
-        """Wait until it is written, and raise what went wrong unless `wait` has."""
-        if self._thread is not None:
-            self._thread.join()
-        if not self._is_told:
-            self.wait()
-
-    def wait(self) -> Path:
-        """Return where the checkpoint is, once it is whole.
-
-        Raises
-        ------
-        DocumentError
-            On every rank, if some rank could not write; checkpoints before this one are as they were.
-        """
-        if self._thread is not None:
-            self._thread.join()
-        if self._error is not None:
-            self._is_told = True
-            raise self._error
-        assert self._path is not None
-        return self._path
 
 
 class Checkpointer:
@@ -148,25 +96,9 @@ class Checkpointer:
         def collect() -> bytes:
             if keep is not None and keep < 1:
                 raise InputError(f"keep={keep} would leave no checkpoint: pass 1 or more.")
-            odd = next((name for name, value in state.items() if not isinstance(value, Tensor)), None)
-            if odd is not None:
-                raise InputError(f"{odd} in the model's state is no tensor, and a checkpoint holds tensors only.")
             known = named_state(trained.optimizers, {parameter: name for name, parameter in parameters.items()})
-            tensors.update({MODEL + self._aliases.get(name, name): tensor for name, tensor in state.items()})
-            tensors.update({OPTIMIZER + name: tensor for name, tensor in known.tensors.items()})
-            return pack(
-                {
-                    "draft": folders.draft_name(progress.step),
-                    "step": progress.step,
-                    "names": [name.removeprefix(MODEL) for name in tensors if name.startswith(MODEL)],
-                    "groups": known.groups,
-                    "rest": known.rest,
-                    "scheduler": [scheduler.state_dict() for scheduler in trained.schedulers] or None,
-                    "scaler": None if trained.scaler is None else trained.scaler.state_dict(),
-                    "data": _data_state(trained.data),
-                    "random": torch.get_rng_state(),
-                }
-            )
+            tensors.update(self._named(state, known.tensors))
+            return self._note(tuple(tensors), known, trained, progress)
 
         notes = [unpack(note, "the note of a rank") for note in self._agree(collect)]
         if len({note["step"] for note in notes}) > 1:
@@ -212,13 +144,7 @@ class Checkpointer:
         def prepare() -> bytes:
             saved = Saved(path)
             saved.check_names(name for p in self._graph.parameters for name in (p.name, *p.aliases))
-            if trained.optimizers and not saved.training["groups"]:
-                raise DocumentError(f"{path} was saved without an optimizer: load it without optimizer=.")
-            if trained.scaler is not None and saved.training["scaler"] is None:
-                raise DocumentError(f"{path} was saved without a scaler: load it without scaler=.")
-            own, known = len(trained.schedulers), len(saved.training["scheduler"] or ())
-            if own not in (0, known):
-                raise DocumentError(f"{path} was saved with {known} schedulers, and {own} are to be loaded.")
+            _check_has(saved, trained)
             wanted = parameters if trained.optimizers else ()
             read.extend((saved, saved.read(state, optimizer_of=wanted), self._own(saved.training["data"], "data")))
             return b""
@@ -247,6 +173,30 @@ class Checkpointer:
         document = saved.document
         progress = Progress(step=document.step, steps=document.steps, seed=document.seed)
         return Restored(step=document.step, data=data, folder=Path(path)), progress
+
+    def _named(self, state: Mapping[str, Tensor], moments: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return this process's tensors under their names on disk, tied ones once."""
+        odd = next((name for name, value in state.items() if not isinstance(value, Tensor)), None)
+        if odd is not None:
+            raise InputError(f"{odd} in the model's state is no tensor, and a checkpoint holds tensors only.")
+        named = {MODEL + self._aliases.get(name, name): tensor for name, tensor in state.items()}
+        return named | {OPTIMIZER + name: tensor for name, tensor in moments.items()}
+
+    def _note(self, names: Sequence[str], known: NamedState, trained: Trained, progress: Progress) -> bytes:
+        """Return what this process tells the others before all of them write."""
+        return pack(
+            {
+                "draft": folders.draft_name(progress.step),
+                "step": progress.step,
+                "names": [name.removeprefix(MODEL) for name in names if name.startswith(MODEL)],
+                "groups": known.groups,
+                "rest": known.rest,
+                "scheduler": [scheduler.state_dict() for scheduler in trained.schedulers] or None,
+                "scaler": None if trained.scaler is None else trained.scaler.state_dict(),
+                "data": _data_state(trained.data),
+                "random": torch.get_rng_state(),
+            }
+        )
 
     def _agree(self, make: Callable[[], bytes]) -> tuple[bytes, ...]:
         """Return what every process makes, by rank and replica; all raise what one of them met."""
@@ -377,6 +327,17 @@ def _unwritten(draft: Path, error: BaseException) -> DocumentError:
         f"rank {rank} could not write the checkpoint in {draft.parent} ({cause}): those before it are as they were. "
         "Check space and permissions, and save again."
     )
+
+
+def _check_has(saved: Saved, trained: Trained) -> None:
+    """Return if ``saved`` has a state for all of ``trained``; raise DocumentError if not."""
+    if trained.optimizers and not saved.training["groups"]:
+        raise DocumentError(f"{saved.folder} was saved without an optimizer: load it without optimizer=.")
+    if trained.scaler is not None and saved.training["scaler"] is None:
+        raise DocumentError(f"{saved.folder} was saved without a scaler: load it without scaler=.")
+    own, known = len(trained.schedulers), len(saved.training["scheduler"] or ())
+    if own not in (0, known):
+        raise DocumentError(f"{saved.folder} was saved with {known} schedulers, and {own} are to be loaded.")
 
 
 def _chosen(folder: str | Path, required: bool) -> Path | None:

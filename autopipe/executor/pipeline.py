@@ -28,7 +28,7 @@ from autopipe.executor.build import (
     rank_pairs,
     tensors_of_ranks,
 )
-from autopipe.executor.checkpoint import Checkpointer, Optimizers, Progress, Restored, Saving, Trained, several
+from autopipe.executor.checkpoint import Checkpointer, Optimizers, Progress, Restored, Trained, several
 from autopipe.executor.deadlines import Deadlines
 from autopipe.executor.ending import take_outputs
 from autopipe.executor.judgement import first_cause
@@ -37,6 +37,7 @@ from autopipe.executor.loader import until_first_end
 from autopipe.executor.norms import parameter_norms
 from autopipe.executor.replica_parts import divide
 from autopipe.executor.request import Request, unpacked
+from autopipe.executor.saving import Saving
 from autopipe.executor.seeds import draw_seed, kept_generators
 from autopipe.executor.shares import Reduction
 from autopipe.executor.state import gather_output, gather_state, load_full, stage_state
