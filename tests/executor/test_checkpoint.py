@@ -296,6 +296,7 @@ def no_space(*_: Any) -> None:
     raise OSError(28, "No space left on device")
 
 
+@pytest.mark.filterwarnings("ignore:rank 0 could not write")
 def test_a_write_that_fails_leaves_the_checkpoint_before_and_training_goes_on(
     loop: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -310,8 +311,8 @@ def test_a_write_that_fails_leaves_the_checkpoint_before_and_training_goes_on(
             first.save(tmp_path)
         with pytest.warns(UserWarning, match=failure), pytest.raises(DocumentError, match=failure):
             first.save(tmp_path, in_background=True).wait()
-        with pytest.warns(UserWarning, match=failure), pytest.raises(DocumentError, match=failure):
-            first.save(tmp_path, in_background=True)
+        first.save(tmp_path, in_background=True)
+        with pytest.raises(DocumentError, match=failure):
             first.save(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["step-00000001"]
     first.run(1)
