@@ -3,6 +3,7 @@
 import hashlib
 import os
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,6 +18,10 @@ class Document(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """A frozen value with a JSON form; subclasses carry ``tag="autopipe.<kind>"``."""
 
     version: int = 1
+
+    def faults(self) -> Iterator[str]:
+        """Yield what is wrong with the document as a whole, each with the path of the field: nothing by default."""
+        return iter(())
 
 
 DocumentType = TypeVar("DocumentType", bound=Document)
@@ -33,8 +38,8 @@ def decode(text: bytes | str, kind: type[DocumentType], *, origin: str = "docume
     Raises
     ------
     DocumentError
-        If the text is not JSON, not this kind, of another version, or a field is missing, unknown or
-        wrong; the message names ``origin`` and the path of the field.
+        If the text is not JSON, not this kind, of another version, a field is missing, unknown or
+        wrong, or the fields contradict each other; the message names ``origin`` and the path of the field.
     """
     name = kind.__struct_config__.tag
     try:
@@ -50,6 +55,9 @@ def decode(text: bytes | str, kind: type[DocumentType], *, origin: str = "docume
             f"{origin} is {name} version {document.version}, and this autopipe reads version 1. "
             "Update autopipe, or write the file anew."
         )
+    fault = next(document.faults(), None)
+    if fault is not None:
+        raise DocumentError(f"{origin} does not hold together as an {name} document: {fault}. Write it anew.")
     return document
 
 

@@ -1,9 +1,22 @@
 """A `Plan` says which layers form which stage, on which rank, under which schedule, and how good that is."""
 
+from collections.abc import Iterator
+
 import msgspec
 
 from autopipe.documents.files import Document, fingerprint
 from autopipe.documents.graph import Graph
+
+LARGEST = 1 << 60
+_SIZES = (
+    "batch_size",
+    "micro_batch_size",
+    "micro_batches",
+    "pipeline_size",
+    "data_parallel_size",
+    "virtual_stages",
+    "step_ns",
+)
 
 
 class StagePlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -141,3 +154,35 @@ class Plan(Document, frozen=True, kw_only=True, forbid_unknown_fields=True, tag=
     def stage_ranks(self) -> tuple[int, ...]:
         """The rank of each stage, by stage index."""
         return tuple(stage.rank for stage in self.stages)
+
+    def faults(self) -> Iterator[str]:
+        """Yield what the fields contradict each other in: sizes below 1, stages that are no row, other lengths."""
+        for name in _SIZES:
+            if getattr(self, name) < 1:
+                yield f"{name} is {getattr(self, name)}, below 1"
+        if not self.stages:
+            yield "stages is empty"
+        end = 0
+        for index, stage in enumerate(self.stages):
+            path = f"stages[{index}]"
+            if stage.begin != end or stage.end <= stage.begin:
+                yield f"{path} is layers {stage.begin} to {stage.end}, and should begin at {end} and hold some"
+            if not 0 <= stage.rank < self.pipeline_size:
+                yield f"{path}.rank is {stage.rank}, and there are {self.pipeline_size} ranks"
+            for name in StagePlan.__struct_fields__:
+                figure = getattr(stage, name)
+                if isinstance(figure, int) and not 0 <= figure <= LARGEST:
+                    yield f"{path}.{name} is {figure}, outside 0 to 2**60"
+            end = stage.end
+        if len(set(self.stage_ranks)) != self.pipeline_size:
+            yield f"pipeline_size is {self.pipeline_size}, and not every rank has a stage"
+        if len(self.ranks) != self.pipeline_size:
+            yield f"ranks has {len(self.ranks)} entries for {self.pipeline_size} ranks"
+        if self.graph is not None and len(self.graph.layers) != end:
+            yield f"graph has {len(self.graph.layers)} layers, and the stages {end}"
+        for index, edge in enumerate(self.edges):
+            if not 0 <= edge.source < edge.target < len(self.stages):
+                yield f"edges[{index}] goes from stage {edge.source} to {edge.target} of {len(self.stages)}"
+        places = self.pipeline_size * self.data_parallel_size
+        if self.device_order and sorted(self.device_order) != list(range(min(places, len(self.device_order) + 1))):
+            yield f"device_order does not hold each of 0 to {places - 1} once"

@@ -211,6 +211,7 @@ class Runtime:
             except Exception as error:
                 problem, header = error, _Header((), (), str(error))
         else:
+            self.whereabouts.wait("the other ranks, to begin the step", peer=(rank - 1) % size)
             note = self.endpoint.receive_note(peer=(rank - 1) % size, tag=HEADER_TAG)
             header = msgspec.json.decode(note, type=_Header)
         if (rank + 1) % size != first:

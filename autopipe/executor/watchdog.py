@@ -29,7 +29,7 @@ from autopipe.transport.notices import Board, Notices
 _POLL_S = 0.1
 _WAKE_S = 2.0
 _STORE_SILENCE_S = 3.0
-_GOODBYE_S = 1.0
+_GOODBYE_S = 3.0
 _STORE_STOPPED = (
     "the store of the process group gives no answer: rank 0, or the launcher, holds it and has been stopped or is gone"
 )
@@ -56,11 +56,15 @@ class Watchdog:
         self._told = threading.Event()
         self._asked: Callable[[], str] | None = None
         self._board = Board()
+        self._places: list[Place | None] = []
         self._heard = time.monotonic()
         self._next_roll = 0.0
-        self._listener = threading.Thread(target=self._listen, name="autopipe-listener", daemon=True)
-        self._listener.start()
-        threading.Thread(target=self._guard, name="autopipe-guard", daemon=True).start()
+        self._threads = [
+            threading.Thread(target=loop, name=f"autopipe-{name}", daemon=True)
+            for name, loop in (("listener", self._listen), ("guard", self._guard))
+        ]
+        for thread in self._threads:
+            thread.start()
         self._hook = sys.excepthook
         sys.excepthook = self._ended_by
         atexit.register(self.close)
@@ -103,8 +107,12 @@ class Watchdog:
     def close(self) -> None:
         """Stop watching, and leave word for those that may wait for this rank."""
         self._closed.set()
-        # A store that gives no answer must not hold up whoever closes.
-        self._listener.join(_GOODBYE_S)
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                # A store that gives no answer must not hold up whoever closes.
+                thread.join(_GOODBYE_S)
+        # A process that ends while its groups are alive can be aborted by gloo's threads.
+        self._endpoint = None
         atexit.unregister(self.close)
         if sys.excepthook == self._ended_by:
             sys.excepthook = self._hook
@@ -190,12 +198,14 @@ class Watchdog:
         now = time.monotonic()
         if cause is None and place.doing is not Doing.OUTSIDE and place.age_s > place.limit_s and now > self._next_roll:
             cause = first_cause(self._call_roll(place), self._names)
+            self._places = self._places if cause is not None else []
             self._next_roll = time.monotonic() + min(place.limit_s, 10.0)
         return self._notices.declare(cause) if cause is not None else board
 
     def _call_roll(self, own: Place) -> list[Place | None]:
         answers = list(self._notices.call_roll(msgspec.json.encode(own)))
-        return [None if note is None else msgspec.json.decode(note, type=Place) for note in answers]
+        self._places = [None if note is None else msgspec.json.decode(note, type=Place) for note in answers]
+        return self._places
 
     def _end(self, board: Board) -> None:
         """Say why all must stop, wake the rank and, if it does not wake, end it."""
@@ -205,7 +215,7 @@ class Watchdog:
         if is_author:
             _print(f"autopipe: {board.sentence}.")
             with contextlib.suppress(RuntimeError):  # the table is a help; the sentence stands without it
-                _print(table(self._call_roll(last), self._names))
+                _print(table(self._places or self._call_roll(last), self._names))
         self._decided.set()
         start = time.monotonic()
         is_culprit = board.sentence.startswith(self._names[self._place] + " ")
@@ -215,8 +225,8 @@ class Watchdog:
                 start = time.monotonic()
             elif time.monotonic() - start > _WAKE_S:
                 self._leave(board.sentence)
-            elif self._endpoint is not None:
-                self._endpoint.cut()
+            elif (endpoint := self._endpoint) is not None:
+                endpoint.cut()
             time.sleep(_POLL_S)
 
     def _guard(self) -> None:

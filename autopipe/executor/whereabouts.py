@@ -71,7 +71,12 @@ class Whereabouts:
         self._durations: deque[float] = deque(maxlen=_REMEMBERED_STEPS)
         self._longest = 0.0
         self._is_measured = True
-        self._now: tuple[Doing, Step | str, float] = (Doing.OUTSIDE, "before its first step", time.monotonic())
+        self._now: tuple[Doing, Step | str, float, int | None] = (
+            Doing.OUTSIDE,
+            "before its first step",
+            time.monotonic(),
+            None,
+        )
 
     def begin(self) -> None:
         """Say that a step begins."""
@@ -83,20 +88,20 @@ class Whereabouts:
         """Say that this step takes as long as it takes: its inputs have new shapes."""
         self._is_measured = False
 
-    def be(self, doing: Doing, what: Step | str) -> None:
+    def be(self, doing: Doing, what: Step | str, *, peer: int | None = None) -> None:
         """Say what the rank does from now on."""
         now = time.monotonic()
         if self._now[0] is Doing.COMPUTING:
             self._longest = max(self._longest, now - self._now[2])
-        self._now = (doing, what, now)
+        self._now = (doing, what, now, peer)
 
     def compute(self, what: Step | str) -> None:
         """Say what the rank computes from now on."""
         self.be(Doing.COMPUTING, what)
 
-    def wait(self, what: Step | str) -> None:
-        """Say what the rank waits for from now on."""
-        self.be(Doing.WAITING, what)
+    def wait(self, what: Step | str, *, peer: int | None = None) -> None:
+        """Say what the rank waits for from now on, and which rank of its replica will bring it, where one will."""
+        self.be(Doing.WAITING, what, peer=peer)
 
     def leave(self, what: str = "between steps") -> None:
         """Say that the rank is in the user's own code again."""
@@ -115,7 +120,7 @@ class Whereabouts:
 
     def place(self) -> Place:
         """Return where the rank is now."""
-        doing, what, since = self._now
+        doing, what, since, peer = self._now
         longest = max(self._durations) if self._durations and self._is_measured else None
         is_message = isinstance(what, Step) and what.message is not None
         return Place(
@@ -124,7 +129,7 @@ class Whereabouts:
             age_s=time.monotonic() - since,
             limit_s=self.deadlines.idle_s if doing is Doing.OUTSIDE else self.deadlines.limit_s(longest),
             step=self.steps,
-            peer=self._peer(what) if is_message else None,
+            peer=self._peer(what) if is_message else peer,
             longest_s=longest,
         )
 

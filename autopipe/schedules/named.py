@@ -16,6 +16,7 @@ VIRTUAL = ("interleaved", "bfs", "zb-v", "dualpipe-v")
 SPLIT = ("zb-h1", "zb-h2", "zb-v", "dualpipe-v")
 V_SHAPED = ("zb-v", "dualpipe-v")
 FITTED = "fitted"
+MAXIMUM_ACTIONS = 3_000_000
 
 
 def placement(name: str, *, ranks: int, virtual: int = 1) -> tuple[int, ...]:
@@ -45,7 +46,8 @@ def make(name: str, *, stages: int, micro_batches: int, virtual: int | None = No
     Raises
     ------
     InputError
-        If the name is unknown, a size is below 1, or an option does not belong to that schedule.
+        If the name is unknown, a size is below 1, an option does not belong to that schedule, or it would have more
+        than 3 million actions.
     """
     if virtual is None:
         virtual = 2 if name in V_SHAPED else 1
@@ -57,6 +59,12 @@ def make(name: str, *, stages: int, micro_batches: int, virtual: int | None = No
     ):
         if size < least:
             raise InputError(f"a schedule with {size} {what} does not exist: give at least {least}.")
+    actions = 3 * stages * virtual * micro_batches
+    if actions > MAXIMUM_ACTIONS or depth > MAXIMUM_ACTIONS:
+        raise InputError(
+            f"a schedule of {stages} x {virtual} stages and {micro_batches} micro-batches has up to {actions} actions, "
+            f"and at most {MAXIMUM_ACTIONS} are made: give smaller numbers."
+        )
     if name not in NAMES:
         raise InputError(f"there is no schedule {name!r}: choose from {', '.join(NAMES)}.")
     if virtual != 1 and name not in VIRTUAL:
