@@ -55,6 +55,8 @@ class Saved:
         except OSError as error:
             raise DocumentError(f"cannot read {self.folder / TRAINING}: {error.strerror}.") from error
         self.training: dict[str, Any] = unpack(content, self.folder / TRAINING)
+        if not _is_training(self.training):
+            raise DocumentError(f"{self.folder / TRAINING} holds something else: it was not written by a save.")
 
     @cached_property
     def index(self) -> dict[str, TensorStorageMetadata]:
@@ -142,6 +144,22 @@ class Saved:
                 "model: build the model as it was when this was saved."
             )
         return home
+
+
+def _is_training(found: dict[str, Any]) -> bool:
+    """Return whether ``found`` is built as a save builds it; what schedulers and loaders put there is theirs."""
+    kinds = {"rest": dict, "groups": list, "data": list, "random": list}
+    if not all(isinstance(found.get(key), kind) for key, kind in kinds.items()) or not found["data"]:
+        return False
+    group = {"optimizer": str, "names": list, "options": dict}
+    return (
+        {"scheduler", "scaler"} <= found.keys()
+        and isinstance(found["scheduler"], list | None)
+        and all(isinstance(row, dict) for row in (*found["groups"], *found["rest"].values()))
+        and all(isinstance(row.get(key), kind) for row in found["groups"] for key, kind in group.items())
+        and all(isinstance(name, str) for row in found["groups"] for name in row["names"])
+        and all(isinstance(state, Tensor) for state in found["random"])
+    )
 
 
 def _empty(entry: TensorStorageMetadata, like: Tensor | None) -> Tensor:

@@ -1,6 +1,7 @@
 """Tensors go to and come from disk by torch.distributed.checkpoint, whose pickled index is read without trust."""
 
 import io
+import math
 import pickle
 from collections.abc import Mapping
 from pathlib import Path
@@ -59,10 +60,21 @@ def read_index(folder: Path) -> dict[str, TensorStorageMetadata]:
     Raises
     ------
     DocumentError
-        If the index cannot be read, or is not one.
+        If the index cannot be read, is not one, or tells of more than the files hold.
     """
     entries = _Reader(folder).read_metadata().state_dict_metadata
-    return {name: entry for name, entry in entries.items() if isinstance(entry, TensorStorageMetadata)}
+    try:
+        found = {str(name): entry for name, entry in entries.items() if isinstance(entry, TensorStorageMetadata)}
+        told = sum(math.prod(map(_natural, entry.size)) * entry.properties.dtype.itemsize for entry in found.values())
+    except (AttributeError, TypeError, ValueError) as error:
+        raise DocumentError(f"{folder / INDEX} is not the index of a checkpoint ({error}): check the path.") from error
+    held = sum(path.stat().st_size for path in folder.glob("*.distcp"))
+    if told > held:
+        raise DocumentError(
+            f"{folder / INDEX} tells of {told} bytes and the files beside it hold {held}: some are missing or cut "
+            "short. Load an older checkpoint."
+        )
+    return found
 
 
 def read(targets: Mapping[str, Tensor], folder: Path) -> None:
@@ -86,6 +98,12 @@ def read(targets: Mapping[str, Tensor], folder: Path) -> None:
         raise DocumentError(
             f"{folder} cannot be read ({reason}): its files are not those that were written. Load an older checkpoint."
         ) from error
+
+
+def _natural(number: int) -> int:
+    if number < 0:
+        raise ValueError(f"a size of {number}")
+    return number
 
 
 class _Writer(dcp.FileSystemWriter):
