@@ -7,7 +7,7 @@ import numpy as np
 from autopipe.costs.size import SizedProfile
 from autopipe.costs.tables import Rectangles, Table
 from autopipe.costs.time import shared_pairs
-from autopipe.documents.profile import ProfiledValue
+from autopipe.documents.profile import Cost, ProfiledValue
 
 NOWHERE = -(1 << 60)
 
@@ -37,6 +37,7 @@ def working_peak(sized: SizedProfile, kept: Table) -> Table:
     forward += _passing_values(sized)
     at_layer = np.where(np.triu(np.ones((layers, layers), dtype=bool)), backward, NOWHERE)
     forward_peak = np.maximum.accumulate(np.triu(forward), axis=1)
+    ending = np.array([_ending_climb(cost) for cost in sized.costs], dtype=np.int64)
     late = _late_gradients(sized)
     received = _received_gradients(sized)
     peak = np.zeros_like(kept)
@@ -45,12 +46,21 @@ def working_peak(sized: SizedProfile, kept: Table) -> Table:
         for begin, first, held in late[layer]:
             at_layer[begin, max(first, begin) : layer] += held
             highest[begin] = at_layer[begin, begin:layer].max()
-        backward_peak = _with_received(at_layer[:, : layer + 1], highest, received[layer])
+        climbs = at_layer[:, : layer + 1]
+        if received[layer]:
+            climbs = climbs.copy()
+            climbs[:, layer] += ending[layer]
+        backward_peak = _with_received(climbs, highest, received[layer])
         peak[:-1, layer + 1] = np.maximum(backward_peak, forward_peak[:, layer])
         highest = np.maximum(highest, at_layer[:, layer])
     loss_climb = max(sized.loss.transient_bytes, sized.loss.forward_transient_bytes)
     peak[:-1, -1] = np.maximum(peak[:-1, -1], kept[:-1, -1] + sized.loss.saved_bytes + loss_climb)
     return peak
+
+
+def _ending_climb(cost: Cost) -> int:
+    """Return how much higher the backward of a layer climbs if the gradients that its stage received live on."""
+    return 0 if cost.ending_transient_bytes is None else max(0, cost.ending_transient_bytes - cost.transient_bytes)
 
 
 def _passing_gradients(sized: SizedProfile) -> Table:
@@ -91,7 +101,7 @@ def _with_received(at_layer: Table, highest: Table, received: Sequence[tuple[int
     """Return the peak of the backward of every stage that ends with a layer.
 
     A gradient that the stage has received is part of what the layer that made the value climbs to, and waits while
-    the layers before that one run.
+    the layers before that one run. What the last layer climbs to knows that it waits in its own backward too.
 
     Parameters
     ----------

@@ -55,5 +55,6 @@ def _recomputed(sized: SizedProfile, index: int) -> Cost:
         input_grad_ns=None if cost.input_grad_ns is None else cost.input_grad_ns + cost.recompute_ns,
         saved_bytes=cost.saved_recompute_bytes,
         transient_bytes=cost.saved_bytes + cost.transient_bytes if transient is None else transient,
+        ending_transient_bytes=cost.ending_transient_recompute_bytes,
         forward_transient_bytes=cost.forward_transient_bytes if forward_transient is None else forward_transient,
     )

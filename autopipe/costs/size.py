@@ -134,6 +134,8 @@ def _cost(line: _Line, costs: tuple[Cost, ...]) -> Cost:
         saved_recompute_bytes=line.at_if_known([cost.saved_recompute_bytes for cost in costs]),
         transient_bytes=line.at([cost.transient_bytes for cost in costs]),
         transient_recompute_bytes=line.at_if_known([cost.transient_recompute_bytes for cost in costs]),
+        ending_transient_bytes=line.at_if_known([cost.ending_transient_bytes for cost in costs]),
+        ending_transient_recompute_bytes=line.at_if_known([cost.ending_transient_recompute_bytes for cost in costs]),
         forward_transient_bytes=line.at([cost.forward_transient_bytes for cost in costs]),
         forward_transient_recompute_bytes=line.at_if_known([cost.forward_transient_recompute_bytes for cost in costs]),
         source=_source(costs),

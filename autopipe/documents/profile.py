@@ -34,15 +34,16 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     not measured. ``saved_bytes`` are the storages that the layer makes and its own backward needs
     (parameters, model inputs and values received from earlier layers excluded); ``transient_bytes`` the extra
     peak while its backward runs, and ``forward_transient_bytes`` while its forward runs, both above what stays
-    afterwards.
+    afterwards. ``ending_transient_bytes`` is the peak of its backward as the last one of a stage, where the received
+    gradients are there to the end; None where that was not measured.
 
     ``host_ns`` is how long the host takes to start the work of forward and backward on an accelerator, None where
     the host does the work itself.
 
     A layer that recomputes keeps the values that it reads until its backward, which takes ``recompute_ns``
-    longer. Its ``saved_recompute_bytes``, ``transient_recompute_bytes`` (what it saves again included) and
-    ``forward_transient_recompute_bytes`` are then what the three figures without that word are otherwise. All
-    four are None for a layer that cannot recompute.
+    longer. Its ``saved_recompute_bytes``, ``transient_recompute_bytes`` (what it saves again included),
+    ``ending_transient_recompute_bytes`` and ``forward_transient_recompute_bytes`` are then what the figures without
+    that word are otherwise. All are None for a layer that cannot recompute.
     """
 
     forward_ns: int
@@ -54,6 +55,8 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     saved_recompute_bytes: int | None = None
     transient_bytes: int
     transient_recompute_bytes: int | None = None
+    ending_transient_bytes: int | None = None
+    ending_transient_recompute_bytes: int | None = None
     forward_transient_bytes: int = 0
     forward_transient_recompute_bytes: int | None = None
     host_ns: int | None = None

@@ -60,6 +60,8 @@ class Measurements(Findings):
             saved_recompute_bytes=None if again is None else again.saved_bytes,
             transient_bytes=held.transient_bytes,
             transient_recompute_bytes=None if again is None else again.transient_bytes,
+            ending_transient_bytes=held.ending_transient_bytes,
+            ending_transient_recompute_bytes=None if again is None else again.ending_transient_bytes,
             forward_transient_bytes=held.forward_transient_bytes,
             forward_transient_recompute_bytes=None if again is None else again.forward_transient_bytes,
             host_ns=self.times.host(size, index),

@@ -13,11 +13,15 @@ from autopipe.recorder.exhaustion import is_out_of_memory
 
 @dataclass(frozen=True, kw_only=True)
 class Holding:
-    """Bytes of one piece, or of the loss: what it saves, and how far its two segments climb above what is kept."""
+    """Bytes of one piece, or of the loss: what it saves, and how far its two segments climb above what is kept.
+
+    ``ending_transient_bytes`` is the backward's climb where the piece ends a stage: received gradients live to its end.
+    """
 
     saved_bytes: int
     forward_transient_bytes: int
     transient_bytes: int
+    ending_transient_bytes: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,14 +171,16 @@ class _Books:
                 saved_bytes=saved,
                 forward_transient_bytes=self._climb(Sweep.FORWARD, index),
                 transient_bytes=self._climb(Sweep.BACKWARD, index),
+                ending_transient_bytes=self._climb(Sweep.BACKWARD, index, ends_stage=True),
             )
             for index, saved in enumerate(self._saved)
         )
 
-    def _climb(self, sweep: Sweep, index: int) -> int:
+    def _climb(self, sweep: Sweep, index: int, *, ends_stage: bool = False) -> int:
         segment = self._found.segments.get((sweep, index))
         if segment is None:
             return 0
         # A storage that this piece or an earlier one keeps does not only wait.
         waiting = sum(entry.size for entry in segment.passing if self._kept_from.get(id(entry), self._loss + 1) > index)
-        return max(0, segment.peak_bytes - self._reached[index] - waiting)
+        peak_bytes = segment.held_peak_bytes if ends_stage else segment.peak_bytes
+        return max(0, peak_bytes - self._reached[index] - waiting)

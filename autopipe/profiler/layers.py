@@ -65,8 +65,12 @@ class Example(NamedTuple):
 class Watcher(Protocol):
     """Is told where each segment, one sweep of one piece, begins and ends; the loss has the index of a last piece."""
 
-    def before(self, sweep: Sweep, index: int, passing: dict[str, Any]) -> None:
-        """Note that a segment begins; ``passing`` are values, or gradients of values, that wait for later ones."""
+    def before(self, sweep: Sweep, index: int, passing: dict[str, Any], received: dict[str, Any]) -> None:
+        """Note that a segment begins; keep neither values nor gradients.
+
+        ``passing`` are values, or gradients of values, that wait for later segments; ``received`` the gradients
+        that a backward begins with.
+        """
 
     def after(self, sweep: Sweep, index: int) -> None:
         """Note that it has ended."""
@@ -152,14 +156,14 @@ class Chain:
             output = self._forward(index, call, example, flow, watcher)
         end = len(self.pieces)
         self.position = (Sweep.FORWARD, end)
-        watcher.before(Sweep.FORWARD, end, {})
+        watcher.before(Sweep.FORWARD, end, {}, {})
         loss = self._loss(output, example.target)
         watcher.after(Sweep.FORWARD, end)
         del output
         watcher.made(end, {"loss": loss})
         if loss.requires_grad:
             self.position = (Sweep.BACKWARD, end)
-            watcher.before(Sweep.BACKWARD, end, {})
+            watcher.before(Sweep.BACKWARD, end, {}, {})
             loss.backward()
             watcher.after(Sweep.BACKWARD, end)
         del loss
@@ -179,7 +183,7 @@ class Chain:
             args, kwargs = example.args, example.kwargs
         passing = {name: value for name, value in flow.values.items() if name not in piece.inputs}
         versions = [(tensor, tensor._version) for tensor in tensors((args, kwargs))]
-        watcher.before(Sweep.FORWARD, index, passing)
+        watcher.before(Sweep.FORWARD, index, passing, {})
         result = call(*args, **kwargs)
         watcher.after(Sweep.FORWARD, index)
         if any(tensor._version != version for tensor, version in versions):
@@ -202,16 +206,17 @@ class Chain:
         self.position = (Sweep.BACKWARD, index)
         seed = torch.empty_like(tail)
         passing = {name: gradient for name, gradient in flow.gradients.items() if name not in names}
+        received = {name: gradient for name, gradient in flow.gradients.items() if name in names}
         if split:
-            watcher.before(Sweep.INPUT_GRAD, index, passing)
+            watcher.before(Sweep.INPUT_GRAD, index, passing, received)
             deferred = input_gradients([get_gradient_edge(tail)], [seed], tokens)
             watcher.after(Sweep.INPUT_GRAD, index)
-            watcher.before(Sweep.WEIGHT_GRAD, index, passing)
+            watcher.before(Sweep.WEIGHT_GRAD, index, passing, {})
             deferred.run()
             watcher.after(Sweep.WEIGHT_GRAD, index)
             return
-        watcher.before(Sweep.BACKWARD, index, passing)
-        del passing
+        watcher.before(Sweep.BACKWARD, index, passing, received)
+        del passing, received
         tail.backward(seed)
         watcher.after(Sweep.BACKWARD, index)
 

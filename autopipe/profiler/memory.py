@@ -40,6 +40,8 @@ class StorageLedger(TorchDispatchMode):
         Whoever runs now: storages made or saved from here on are booked to it. Set from outside.
     current_bytes, peak_bytes : int
         Bytes alive now, and the most since `reset_peak`.
+    held_peak_bytes : int
+        The most since then if what `reset_peak` was told to hold had not died.
     living : dict
         Storage key -> `Storage`.
     """
@@ -49,12 +51,17 @@ class StorageLedger(TorchDispatchMode):
         self.owner = 0
         self.current_bytes = 0
         self.peak_bytes = 0
+        self.held_peak_bytes = 0
+        self._held: set[int] = set()
+        self._gone_bytes = 0
         self.living: dict[int, Storage] = {}
         self._hooks = torch.autograd.graph.saved_tensors_hooks(self._pack, lambda packed: packed)
 
-    def reset_peak(self) -> None:
-        """Let the peak begin anew from what is alive now."""
-        self.peak_bytes = self.current_bytes
+    def reset_peak(self, *, holding: Any = ()) -> None:
+        """Let the peaks begin anew from what is alive now; the tensors of ``holding`` live on in the held one."""
+        self.peak_bytes = self.held_peak_bytes = self.current_bytes
+        self._held = {storage_key(storage) for storage in storages(holding)}
+        self._gone_bytes = 0
 
     def __enter__(self) -> Self:
         self._hooks.__enter__()
@@ -86,9 +93,15 @@ class StorageLedger(TorchDispatchMode):
         self.living[key] = Storage(size=size, maker=self.owner, reference=reference)
         self.current_bytes += size
         self.peak_bytes = max(self.peak_bytes, self.current_bytes)
+        self.held_peak_bytes = max(self.held_peak_bytes, self.current_bytes + self._gone_bytes)
 
     def _remove(self, key: int) -> None:
-        self.current_bytes -= self.living.pop(key).size
+        size = self.living.pop(key).size
+        self.current_bytes -= size
+        if key in self._held:
+            # The key may come back as that of another storage.
+            self._held.remove(key)
+            self._gone_bytes += size
 
     def _pack(self, tensor: Tensor) -> Tensor:
         for storage in storages(tensor):

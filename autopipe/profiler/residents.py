@@ -12,9 +12,13 @@ from autopipe.profiler.memory import Storage, StorageLedger, storage_key, storag
 
 @dataclass(kw_only=True)
 class Segment:
-    """The peak of a segment, and the storages that were alive in it only because others wait for them."""
+    """The peak of a segment, and the storages that were alive in it only because others wait for them.
+
+    ``held_peak_bytes`` is the peak that it would have had if the gradients that it begins with lived to its end.
+    """
 
     peak_bytes: int
+    held_peak_bytes: int
     passing: list[Storage]
 
 
@@ -53,7 +57,7 @@ class Residents:
         self.readers = {name: set(readers) for name, readers in self._consumers.items()}
         self.makers: dict[str, int] = {}
 
-    def before(self, sweep: Sweep, index: int, passing: dict[str, Any]) -> None:
+    def before(self, sweep: Sweep, index: int, passing: dict[str, Any], received: dict[str, Any]) -> None:
         """Begin a segment with a peak of its own."""
         if sweep is Sweep.BACKWARD:
             if not self._turned:
@@ -63,13 +67,14 @@ class Residents:
                 self.gradient_bytes[name] = max(self.gradient_bytes[name], held)
         keys = {storage_key(storage): None for storage in storages(list(passing.values()))}
         waiting = [self._ledger.living[key] for key in keys if key in self._ledger.living]
-        self.segments[sweep, index] = Segment(peak_bytes=0, passing=waiting)
+        self.segments[sweep, index] = Segment(peak_bytes=0, held_peak_bytes=0, passing=waiting)
         self._ledger.owner = index
-        self._ledger.reset_peak()
+        self._ledger.reset_peak(holding=received)
 
     def after(self, sweep: Sweep, index: int) -> None:
-        """Note the segment's peak."""
-        self.segments[sweep, index].peak_bytes = self._ledger.peak_bytes
+        """Note the segment's peaks."""
+        segment = self.segments[sweep, index]
+        segment.peak_bytes, segment.held_peak_bytes = self._ledger.peak_bytes, self._ledger.held_peak_bytes
 
     def made(self, index: int, values: dict[str, Any]) -> None:
         """Note which storages the crossing ones of ``values`` carry out of piece ``index``."""

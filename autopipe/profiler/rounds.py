@@ -174,7 +174,7 @@ class _TimeWatcher:
         self.segments: list[tuple[Sweep, int, Any, Any]] = []
         self._begin: Any = None
 
-    def before(self, sweep: Sweep, index: int, passing: dict[str, Any]) -> None:
+    def before(self, sweep: Sweep, index: int, passing: dict[str, Any], received: dict[str, Any]) -> None:
         self._begin = self.clock.mark()
 
     def after(self, sweep: Sweep, index: int) -> None:

@@ -42,6 +42,18 @@ def test_a_received_value_is_held_until_the_backward_but_an_internal_one_only_if
     assert memory_of(profile(layers, [value])).saved[0, 1] == 0
 
 
+def test_only_the_last_layer_of_a_stage_holds_what_the_stage_received_while_it_climbs():
+    costs = [cost(saved_bytes=5, transient_bytes=20, ending_transient_bytes=28) for _ in range(3)]
+    memory = memory_of(profile([layer(str(index), [one]) for index, one in enumerate(costs)], crossing_bytes=8))
+    received = 8
+    assert memory.peak[0, 1] == 5 + 28
+    assert memory.peak[1, 2] == received + 5 + 28
+    assert memory.peak[0, 2] == 2 * 5 + 28
+    # The last stage receives no gradient.
+    assert memory.peak[0, 3] == 3 * 5 + 20
+    assert memory.peak[2, 3] == received + 5 + 20
+
+
 @given(profiles())
 def test_saved_and_peak_follow_the_prefix_rule(found):
     memory = memory_of(found)

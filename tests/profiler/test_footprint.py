@@ -133,3 +133,13 @@ def test_loss_and_last_layer_share_the_output_once() -> None:
     assert saved_bytes(found) == (0, 16 * 4 * 4 + 4)
     found = footprint_of(model, torch.randn(16, 4), None, lambda output, _: output.square().sum())
     assert saved_bytes(found) == (0, 16 * 4 * 4 + 4)
+
+
+def test_at_the_end_of_a_stage_the_received_gradient_waits_while_the_layer_climbs() -> None:
+    model = nn.Sequential(nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 32))
+    first = footprint_of(model, torch.randn(8, 32), None, lambda output, _: output.sum()).holdings[0]
+    received, weight, bias = 8 * 32 * 4, 32 * 32 * 4, 32 * 4
+    # When the gradients of the Linear come, that of its result stands where the result was that ReLU had saved, and
+    # the received one is used up.
+    assert first.transient_bytes == weight + bias
+    assert first.ending_transient_bytes == received + weight + bias

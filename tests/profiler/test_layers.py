@@ -17,7 +17,7 @@ class Log:
         self.passing: dict[tuple[Sweep, int], set[str]] = {}
         self.names: dict[int, tuple[str, ...]] = {}
 
-    def before(self, sweep: Sweep, index: int, passing: dict[str, Any]) -> None:
+    def before(self, sweep: Sweep, index: int, passing: dict[str, Any], received: dict[str, Any]) -> None:
         self.passing[sweep, index] = set(passing)
 
     def after(self, sweep: Sweep, index: int) -> None:

@@ -39,6 +39,16 @@ def test_peak_begins_anew_when_it_is_reset() -> None:
     del kept
 
 
+def test_what_is_held_counts_on_in_a_peak_of_its_own() -> None:
+    with StorageLedger() as ledger:
+        held = torch.ones(8)
+        ledger.reset_peak(holding={"gradient": held})
+        del held
+        made = torch.ones(6)
+        assert (ledger.peak_bytes, ledger.held_peak_bytes) == (4 * 8, 4 * (8 + 6))
+        del made
+
+
 def test_storages_are_booked_to_their_maker_and_their_savers() -> None:
     weight = torch.ones(4, requires_grad=True)
     with StorageLedger() as ledger:

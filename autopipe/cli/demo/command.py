@@ -12,10 +12,10 @@ from autopipe.cli.local_ranks import run_ranks
 from autopipe.cli.screen import Screen
 from autopipe.documents.files import load, save
 from autopipe.documents.plan import Plan
-from autopipe.documents.profile import Profile
+from autopipe.documents.profile import Profile, ProfiledLink
 from autopipe.documents.timeline import Timeline
 from autopipe.errors import StepError
-from autopipe.units import format_share
+from autopipe.units import format_share, format_time
 
 RANKS = 2
 BATCH = 16
@@ -58,9 +58,11 @@ def _plan(folder: Path, screen: Screen) -> Plan:
     from autopipe.reporting.timeline_text import timeline_text
 
     screen.show(f"1. Profile: a byte-level GPT, {', '.join(map(str, MICRO_BATCHES))} samples a micro-batch\n")
-    profile = _profile(screen)
+    profile = _with_link(_profile(screen), screen)
     save(profile, folder / "profile.json")
     screen.show(profile_report(profile))
+    link, rate = format_time(profile.link_latency_ns), (profile.link_bytes_per_s or 0) / 1e9
+    screen.show(f"\nLink between two processes: {link} and {rate:.2f} GB/s")
     screen.show(f"\n2. Plan: {RANKS} ranks, {BATCH} samples a step\n")
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // RANKS
     plan = partition(profile, gpus=RANKS, batch_size=BATCH, memory_bytes=memory, stages=RANKS, schedule="1f1b")
@@ -91,6 +93,21 @@ def _profile(screen: Screen) -> Profile:
             budget_s=PROFILE_BUDGET_S,
             progress=progress,
         )
+
+
+def _with_link(profile: Profile, screen: Screen) -> Profile:
+    """Return ``profile`` with the link between two processes of this machine, as they measure it."""
+    found: list[ProfiledLink] = []
+    with screen.progress("link") as progress:
+        progress("measuring the link between two processes", 0.0)
+        run_ranks(
+            "autopipe.cli.demo.link",
+            "measure",
+            ranks=RANKS,
+            heard=lambda line: found.append(msgspec.json.decode(line, type=ProfiledLink)),
+        )
+    (link,) = found
+    return msgspec.structs.replace(profile, link_latency_ns=link.latency_ns, link_bytes_per_s=link.bytes_per_s)
 
 
 def _train(folder: Path, steps: int, screen: Screen) -> tuple[float, ...]:

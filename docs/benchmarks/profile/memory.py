@@ -1,15 +1,10 @@
-"""Compare profiles with the model itself: the sum of layers with the unsplit step, predicted with counted memory.
+"""Compare predicted with counted memory: of the whole model, and of every stage of an uneven cut alone.
 
-Times: a profile is taken several times; what counts is the sum of the layers and the loss against the unsplit
-step of the same rounds. Memory: predicted by the prefix rule, counted by a ledger of living storages while the
-unsplit model, and every stage of an uneven cut alone, runs one step.
+Predicted by the prefix rule; counted by a ledger of living storages while one step runs.
 
-    OMP_NUM_THREADS=1 python docs/benchmarks/profile/accuracy.py --repeats 5
+    OMP_NUM_THREADS=1 python docs/benchmarks/profile/memory.py
 """
 
-import argparse
-import os
-import statistics
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -30,8 +25,6 @@ from autopipe.stages.split import split
 sys.path.insert(0, str(Path(__file__).parents[3]))
 
 from tests.models import CNN, GPT, token_loss
-
-FOREIGN_LIMIT = 0.08  # a repeat is dropped when other processes used more than this share of the machine
 
 
 class Subject(NamedTuple):
@@ -59,40 +52,6 @@ def mlp() -> Subject:
 
 
 SUBJECTS = {"GPT": gpt, "CNN": cnn, "MLP of small operators": mlp}
-
-
-def compare_times(name: str, subject: Subject, recording: Recording, repeats: int, budget_s: float) -> None:
-    """Print the sum of layers against the unsplit step over ``repeats`` quiet profiles, of thrice as many at most."""
-    batch = len(subject.inputs)
-    errors: dict[int, list[float]] = {}
-    steps: dict[int, list[float]] = {}
-    loads: list[float] = []
-    dropped = 0
-    while len(loads) < repeats and dropped < 2 * repeats:
-        profile = measure(
-            subject.model,
-            (subject.inputs,),
-            target=subject.target,
-            loss_fn=subject.loss,
-            micro_batches=(batch // 4, batch),
-            budget_s=budget_s,
-            recording=recording,
-        )
-        if (profile.foreign_load or 0.0) > FOREIGN_LIMIT:
-            dropped += 1
-            continue
-        loads.append(profile.foreign_load or 0.0)
-        for whole in profile.whole:
-            errors.setdefault(whole.micro_batch, []).append(whole.layers_ns / whole.step_ns - 1)
-            steps.setdefault(whole.micro_batch, []).append(whole.step_ns / 1e6)
-    if len(loads) < repeats:
-        print(f"| {name} | not reported: {len(loads)} quiet repeats, {dropped} dropped | | | | | | |")
-        return
-    for size, found in errors.items():
-        step, error = statistics.median(steps[size]), 100 * statistics.median(found)
-        each = " ".join(f"{100 * one:+.1f}" for one in found)
-        shape = f"{size} | {len(profile.layers)} | {step:.2f} ms"
-        print(f"| {name} | {shape} | {error:+.1f} % | {each} | {100 * max(loads):.1f} % | {dropped} |")
 
 
 def compare_memory(name: str, subject: Subject, recording: Recording) -> None:
@@ -167,21 +126,11 @@ class Handed(torch.autograd.Function):
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--budget", type=float, default=15.0, help="seconds of timing per profile")
-    options = parser.parse_args()
     torch.manual_seed(0)
-    print(f"torch {torch.__version__}, {os.cpu_count()} processors, {torch.get_num_threads()} threads\n")
-    built = {name: build() for name, build in SUBJECTS.items()}
-    recordings = {name: record(subject.model, (subject.inputs,)) for name, subject in built.items()}
     print("| model | what | predicted bytes | counted bytes | error |\n|---|---|---|---|---|")
-    for name, subject in built.items():
-        compare_memory(name, subject, recordings[name])
-    columns = "model | samples | layers | unsplit step | error of the sum | each repeat, % | load, worst | dropped"
-    print(f"\n| {columns} |\n|{'---|' * 8}")
-    for name, subject in built.items():
-        compare_times(name, subject, recordings[name], options.repeats, options.budget)
+    for name, build in SUBJECTS.items():
+        subject = build()
+        compare_memory(name, subject, record(subject.model, (subject.inputs,)))
 
 
 if __name__ == "__main__":
