@@ -158,14 +158,11 @@ class Watchdog:
         )
 
     def _listen(self) -> None:
-        answered = 0
         while not self._closed.wait(_POLL_S if self._asked is None else 0.0):
             try:
                 board = self._notices.read()
                 self._heard = time.monotonic()
-                if board.roll > answered:
-                    self._notices.answer(board.roll, msgspec.json.encode(self.whereabouts.place()))
-                    answered = board.roll
+                self._notices.answer(board, msgspec.json.encode(self.whereabouts.place()))
                 if not board.sentence:
                     board = self._look_out(board)
                 if board.sentence:

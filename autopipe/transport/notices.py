@@ -33,6 +33,7 @@ class Notices:
         store = dist.distributed_c10d._get_default_store().clone()  # type: ignore[attr-defined]
         self._store = dist.PrefixStore(f"autopipe/{world.group_count}", store)
         self._store.set_timeout(timedelta(seconds=5))
+        self._answered = 0
         self._place, self._size = dist.get_rank(), dist.get_world_size()
         self._store.compare_set("board", "", msgspec.json.encode(Board()).decode())
 
@@ -48,9 +49,11 @@ class Notices:
             )
         )
 
-    def answer(self, roll: int, note: bytes) -> None:
-        """Answer a roll call."""
-        self._store.set(f"answer/{roll}/{self._place}", note.decode())
+    def answer(self, board: Board, note: bytes) -> None:
+        """Answer the roll calls up to the board's that this rank has not answered yet."""
+        while self._answered < board.roll:
+            self._answered += 1
+            self._store.set(f"answer/{self._answered}/{self._place}", note.decode())
 
     def leave(self, note: bytes) -> None:
         """Say for good where this rank is: it counts as its answer to every later roll call."""
@@ -63,10 +66,11 @@ class Notices:
     def call_roll(self, note: bytes) -> tuple[bytes | None, ...]:
         """Return what every rank answers within a second; None of those that are silent."""
         roll = self._change(lambda board: msgspec.structs.replace(board, roll=board.roll + 1)).roll
-        self.answer(roll, note)
         answers: dict[int, bytes] = {}
         deadline = time.monotonic() + _ANSWER_S
         while len(answers) < self._size and time.monotonic() < deadline:
+            # Another rank may call the roll at the same time, and waits for this one.
+            self.answer(self.read(), note)
             for place in range(self._size):
                 if place not in answers:
                     answers |= self._answer_of(place, (f"answer/{roll}/{place}", f"left/{place}"))
