@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from autopipe.executor.flight import Flight
-from autopipe.executor.microbatch import check_targets, cut, to_device
+from autopipe.executor.microbatch import check_targets, cut, is_ready, to_device
 from autopipe.executor.outputs import join
 from autopipe.executor.request import Request
 from autopipe.executor.seeds import Seeds
@@ -50,9 +50,11 @@ class Ending:
         self._losses: dict[int, Tensor] = {}
         self._parts: dict[int, Any] = {}
         check_targets(request.target, sizes)
-        self._targets = cut(to_device(request.target, self._device), sizes)
+        given = cut(request.target, sizes)
+        is_cut = is_ready(request.target, self._device)
+        self._targets = given if is_cut else cut(to_device(request.target, self._device), sizes)
         weights = None if request.weight is None else cut(request.weight, sizes)
-        self._shares.begin(sizes, cut(request.target, sizes), weights)
+        self._shares.begin(sizes, given, weights)
 
     def run(self, flight: Flight, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], i: int) -> None:
         """Run the last stage on a micro-batch, and keep what the step was asked for: its loss, its output."""

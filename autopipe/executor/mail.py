@@ -47,6 +47,7 @@ class Mail:
         self._names = {(route.source, route.target): route.names for route in routes}
         self._width = max((len(route.names) for route in routes), default=1)
         self._specs: dict[Key, tuple[Spec, ...]] = {}
+        self._gradient_names: dict[Key, tuple[str, ...]] = {}
         self.begin(())
 
     def begin(self, signatures: Sequence[int]) -> None:
@@ -64,14 +65,11 @@ class Mail:
     def forget(self) -> None:
         """Drop all specifications: the next step exchanges them anew on every edge."""
         self._specs.clear()
+        self._gradient_names.clear()
 
     def gradient_names(self, source: int, target: int, micro_batch: int) -> tuple[str, ...]:
         """Return the names on edge ``source`` to ``target`` whose gradients come back."""
-        specs = self._specs.get((source, target, False, self._signatures[micro_batch]))
-        if specs is None:
-            return ()
-        names = self._names[source, target]
-        return tuple(n for n, spec in zip(names, specs, strict=True) if isinstance(spec, TensorSpec) and spec.gradient)
+        return self._gradient_names.get((source, target, False, self._signatures[micro_batch]), ())
 
     def zeros(self, message: Message) -> list[Any]:
         """Return what a gradient message holds where the micro-batch counts for nothing."""
@@ -89,8 +87,9 @@ class Mail:
         if values is not None:
             self._check(message, values)
         if self._peer(message) == self._endpoint.rank:
+            if values is not None and self._key(message) not in self._specs:
+                self._keep_specs(self._key(message), describe(values, origin=f"message {message}"))
             if values is not None:
-                self._specs.setdefault(self._key(message), describe(values, origin=f"message {message}"))
                 # The reader may change its input in place, and the writer's backward may need it unchanged.
                 values = [value.detach().clone() if isinstance(value, Tensor) else value for value in values]
             self._inbox[message] = values
@@ -140,7 +139,7 @@ class Mail:
         if key not in self._specs:
             note = POISON
             if values is not None:
-                self._specs[key] = describe(values, origin=f"message {message}")
+                self._keep_specs(key, describe(values, origin=f"message {message}"))
                 note = encode_specs(self._specs[key])
             handles.append(self._endpoint.send_note(note, peer=peer, tag=self._note_tag(message)))
         if key not in self._specs:
@@ -166,7 +165,15 @@ class Mail:
             note = self._endpoint.receive_note(peer=self._origin(message), tag=self._note_tag(message))
             specs = decode_specs(note)
             if specs is not None:
-                self._specs[self._key(message)] = specs
+                self._keep_specs(self._key(message), specs)
+
+    def _keep_specs(self, key: Key, specs: tuple[Spec, ...]) -> None:
+        """Keep what messages look like and, of a forward one, the names whose gradients come back."""
+        self._specs[key] = specs
+        source, target, backward, _ = key
+        if not backward:
+            named = zip(self._names[source, target], specs, strict=True)
+            self._gradient_names[key] = tuple(n for n, s in named if isinstance(s, TensorSpec) and s.gradient)
 
     def _offer(self, message: Message) -> None:
         """Post the receives of a message; one that holds nothing, or could not be made, has arrived already."""
@@ -192,6 +199,8 @@ class Mail:
         known = self._specs.get(self._key(message))
         if known is None:
             return
+        if all(isinstance(spec, TensorSpec) and spec.takes(value) for spec, value in zip(known, values, strict=True)):
+            return
         found = describe(values, origin=f"message {message}")
         for index, (old, new) in enumerate(zip(known, found, strict=True)):
             if old == new or (isinstance(old, TensorSpec) and old.accepts(new)):
@@ -209,8 +218,8 @@ class Mail:
         """Tell whether a gradient message holds nothing, which both sides know once the forward has passed."""
         if not message.backward:
             return False
-        forward = self._specs.get((message.target, message.source, False, self._signatures[message.micro_batch]))
-        return forward is not None and not any(isinstance(spec, TensorSpec) and spec.gradient for spec in forward)
+        key = (message.target, message.source, False, self._signatures[message.micro_batch])
+        return self._gradient_names.get(key) == ()
 
     def _key(self, message: Message) -> Key:
         return (message.source, message.target, message.backward, self._signatures[message.micro_batch])

@@ -58,6 +58,7 @@ def cut(tree: Any, sizes: tuple[int, ...]) -> tuple[Any, ...]:
     return tuple(_narrowed(tree, batch, start, size) for start, size in zip(starts, sizes, strict=False))
 
 
+_PLAIN = (bool, int, float, complex, str, type(None))
 Cutter = Callable[[Any, tuple[int, ...]], tuple[Any, ...]]
 
 
@@ -130,6 +131,14 @@ def signature(tree: Any) -> tuple[Any, ...]:
     )
 
 
+def is_ready(value: Any, device: torch.device) -> bool:
+    """Tell whether `to_device` has nothing to do: a tensor that is there, or a plain value.
+
+    Containers are never ready: the model or the loss may change them, so it gets its own.
+    """
+    return value.device == device if isinstance(value, Tensor) else isinstance(value, _PLAIN)
+
+
 def to_device(tree: Any, device: torch.device) -> Any:
     """Return ``tree`` with its tensors on ``device``; copies from the CPU to an accelerator do not block."""
 
@@ -150,7 +159,7 @@ def _narrowed(tree: Any, batch: int, start: int, size: int) -> Any:
 
 def _leaves(tree: Any) -> Iterator[Any]:
     """Yield the tensors and plain values in a tree's containers, in order."""
-    if isinstance(tree, (Tensor, bool, int, float, complex, str, type(None))):
+    if isinstance(tree, (Tensor, *_PLAIN)):
         yield tree
     elif isinstance(tree, dict):
         for item in tree.values():

@@ -17,7 +17,7 @@ from autopipe.executor.data_parallel import GradientMeans
 from autopipe.executor.ending import Ending
 from autopipe.executor.flight import Flight
 from autopipe.executor.mail import HEADER_TAG, Mail
-from autopipe.executor.microbatch import Inputs, signature, to_device
+from autopipe.executor.microbatch import Inputs, is_ready, signature, to_device
 from autopipe.executor.program import NO_PROGRAM, Program, ScheduleMaker, make_program
 from autopipe.executor.record import Record
 from autopipe.executor.request import Request
@@ -25,7 +25,7 @@ from autopipe.executor.seeds import Seeds
 from autopipe.executor.sharded import hold_gradients, reduce_gradients
 from autopipe.executor.whereabouts import Whereabouts
 from autopipe.schedules.action import Action, Op
-from autopipe.schedules.comms import Edge, Kind, Message, Step, edges_by_stage, reads, writes
+from autopipe.schedules.comms import Edge, Kind, Message, Step, edges_by_stage
 from autopipe.stages.boundary import Route
 from autopipe.stages.split import Stage
 from autopipe.stages.split_backward import Deferred, input_gradients
@@ -229,15 +229,17 @@ class Runtime:
     def _read_inputs(self) -> _Header:
         args, kwargs = self._request.args, self._request.kwargs
         sizes = self.reads.sizes(args, kwargs, self._micro_batches, may_be_empty=self.endpoint.replicas > 1)
-        keys = [(self._training, signature(part)) for part in self.reads.cut(args, kwargs, sizes)]
+        self._inputs = self.reads.cut(args, kwargs, sizes)
+        keys = [(self._training, signature(part)) for part in self._inputs]
         numbers = (self._signature_numbers.setdefault(key, len(self._signature_numbers)) for key in keys)
         return _Header(sizes, tuple(numbers))
 
     def _load(self, sizes: tuple[int, ...]) -> None:
         """Cut what this rank reads of the mini-batch into micro-batches on its device."""
         device, request = self.endpoint.device, self._request
-        if 0 in self.stages:
-            self._inputs = self.reads.cut(to_device(request.args, device), to_device(request.kwargs, device), sizes)
+        args, kwargs = request.args, request.kwargs
+        if 0 in self.stages and not all(is_ready(value, device) for value in (*args, *kwargs.values())):
+            self._inputs = self.reads.cut(to_device(args, device), to_device(kwargs, device), sizes)
         if self._is_last:
             self.ending.begin(request, sizes)
 
@@ -252,22 +254,21 @@ class Runtime:
         else:
             self.whereabouts.wait(step)
             message = _message(step)
-            match step.kind:
-                case Kind.POST:
-                    self._mail.post(message)
-                    return
-                case Kind.WAIT_RECEIVE:
-                    self._mail.await_arrival(message)
-                case Kind.SEND:
-                    self._mail.send(message)
-                case Kind.WAIT_SEND:
-                    self._mail.await_sent(message)
+            if step.kind is Kind.POST:
+                self._mail.post(message)
+                return
+            if step.kind is Kind.WAIT_RECEIVE:
+                self._mail.await_arrival(message)
+            elif step.kind is Kind.SEND:
+                self._mail.send(message)
+            else:
+                self._mail.await_sent(message)
         self._record.add(lane, label, start)
 
     def _compute(self, action: Action) -> None:
         """Run an action; if it fails, or what it reads could not be made, say so in what it sends."""
-        near = self._near[action.stage]
-        received = {message: self._mail.take(message) for message in reads(action, near)}
+        exchange = self._program.exchanges[action]
+        received = {message: self._mail.take(message) for message in exchange.reads}
         self._poisoned = self._poisoned or any(values is None for values in received.values())
         made: dict[Message, list[Any]] = {}
         if not self._poisoned:
@@ -275,7 +276,7 @@ class Runtime:
                 made = self._act(action, received)
             except Exception as error:
                 self._fail(str(action), error)
-        for message in writes(action, near):
+        for message in exchange.writes:
             try:
                 self._mail.put(message, made.get(message))
             except InputError as error:
@@ -285,7 +286,7 @@ class Runtime:
             for message in received:
                 self._mail.free(message)
         if action.op in (Op.BACKWARD, Op.WEIGHT_GRAD):
-            for message in reads(Action(Op.FORWARD, action.stage, action.micro_batch), near):
+            for message in exchange.forward_reads:
                 self._mail.free(message)
         if action == self._program.last_backwards.get(action.stage):
             self._complete(action.stage)
@@ -367,7 +368,7 @@ class Runtime:
                     gradients[name] = gradients[name] + gradient if name in gradients else gradient
         if self.stages[stage].is_last and flight.loss is None:
             flight.deferred = Deferred([])
-            return {message: self._mail.zeros(message) for message in writes(action, self._near[stage])}
+            return {message: self._mail.zeros(message) for message in self._program.exchanges[action].writes}
         roots, enter = [flight.edges[name] for name in gradients], list(gradients.values())
         if flight.loss is not None:
             if not flight.loss.requires_grad:

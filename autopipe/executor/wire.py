@@ -25,6 +25,15 @@ class TensorSpec(msgspec.Struct, frozen=True, tag="tensor"):
         """Tell whether a tensor of ``other`` can be sent where this one is expected: only the order may differ."""
         return isinstance(other, TensorSpec) and msgspec.structs.replace(other, order=self.order) == self
 
+    def takes(self, value: Any) -> bool:
+        """Tell whether ``value`` is a tensor that can be sent where this one is expected."""
+        return (
+            isinstance(value, Tensor)
+            and value.shape == self.shape
+            and value.dtype is getattr(torch, self.dtype)
+            and value.requires_grad == self.gradient
+        )
+
 
 class PlainSpec(msgspec.Struct, frozen=True, tag="plain"):
     """A value that is no tensor, carried by the specification itself."""

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autopipe.errors import InputError
-from autopipe.executor.microbatch import batch_of, cut, micro_batch_sizes, signature
+from autopipe.executor.microbatch import batch_of, cut, is_ready, micro_batch_sizes, signature
 
 
 @given(st.integers(1, 500), st.integers(1, 60))
@@ -62,3 +62,12 @@ def test_dataclasses_and_named_tuples_are_cut_too() -> None:
     assert batch_of(Pair(torch.arange(4), "a")) == 4
     assert [part["pair"].x.tolist() for part in parts] == [[0, 1, 2], [3]]
     assert {type(part["pair"]) for part in parts} == {Pair}
+
+
+@pytest.mark.parametrize(("value", "ready"), [(torch.zeros(2), True), (None, True), ({"x": 1}, False), ([], False)])
+def test_only_what_needs_no_copy_is_ready(value: object, ready: bool) -> None:
+    assert is_ready(value, torch.device("cpu")) == ready
+
+
+def test_a_tensor_elsewhere_is_not_ready() -> None:
+    assert not is_ready(torch.zeros(2, device="meta"), torch.device("cpu"))

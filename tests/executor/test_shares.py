@@ -174,3 +174,18 @@ def test_a_target_that_does_not_fit_is_refused() -> None:
         pipe.step(x, target=y[:7])
     assert isinstance(caught.value.__cause__, InputError)
     pipe.close()
+
+
+def test_a_loss_may_change_the_containers_that_it_is_given() -> None:
+    def popping(output: Tensor, target: dict[str, Tensor]) -> Tensor:
+        return token_loss(output, target.pop("labels"))
+
+    model, plain = twins(untied)
+    ids, labels = draw()
+    pipe = thread_pipe(model, (ids,), stages=2, micro_batches=4, loss_fn=popping)
+    target = {"labels": labels}
+    for _ in range(2):
+        assert torch.equal(pipe.step(ids, target=target), plain_losses(plain, ids, labels, 4))
+    assert differences(model, plain, set()) == []
+    assert list(target) == ["labels"]
+    pipe.close()

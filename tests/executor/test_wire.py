@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autopipe.errors import InputError
-from autopipe.executor.wire import POISON, allocate, decode_specs, describe, encode_specs, flat
+from autopipe.executor.wire import POISON, TensorSpec, allocate, decode_specs, describe, encode_specs, flat
 
 PLAIN = st.one_of(st.integers(-(2**70), 2**70), st.floats(), st.text(max_size=20), st.booleans(), st.none())
 
@@ -85,3 +85,26 @@ def test_an_expanded_tensor_is_laid_out_as_its_shape_says() -> None:
     (spec,) = describe([torch.randn(2, 1).expand(2, 3)], origin="a message")
     (buffer,) = allocate((spec,), torch.device("cpu"))
     assert buffer.stride() == (3, 1)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        torch.zeros(2, 3),
+        torch.zeros(3, 2).t(),
+        torch.zeros(3, 2),
+        torch.zeros(2, 3, dtype=torch.float64),
+        torch.zeros(2, 3, requires_grad=True),
+    ],
+)
+def test_a_tensor_is_taken_exactly_where_its_specification_is_accepted(value: torch.Tensor) -> None:
+    (expected,) = describe([torch.zeros(2, 3)], origin="a message")
+    assert isinstance(expected, TensorSpec)
+    assert expected.takes(value) == expected.accepts(describe([value], origin="a message")[0])
+
+
+@pytest.mark.parametrize("value", [None, 1, "text"])
+def test_no_plain_value_is_taken_for_a_tensor(value: object) -> None:
+    (expected,) = describe([torch.zeros(())], origin="a message")
+    assert isinstance(expected, TensorSpec)
+    assert not expected.takes(value)
