@@ -107,13 +107,17 @@ class Watchdog:
     def close(self) -> None:
         """Stop watching, and leave word for those that may wait for this rank."""
         self._closed.set()
+        here = threading.current_thread()
         for thread in self._threads:
-            if thread is not threading.current_thread():
+            if thread is not here:
                 # A store that gives no answer must not hold up whoever closes.
                 thread.join(_GOODBYE_S)
         # A process that ends while its groups are alive can be aborted by gloo's threads.
         self._endpoint = None
-        atexit.unregister(self.close)
+        if here not in self._threads:
+            # Else the garbage collector closes from a thread of ours, which the end of the process has yet to join:
+            # a thread that the interpreter's end meets within the store's code aborts the process.
+            atexit.unregister(self.close)
         if sys.excepthook == self._ended_by:
             sys.excepthook = self._hook
 
