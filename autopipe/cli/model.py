@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+import autopipe
 from autopipe.errors import AutopipeError, InputError
 
 FORM = "write package.module:factory or path/to/file.py:factory"
@@ -101,10 +102,12 @@ def guarded(action: Callable[[], Any], what: str) -> Any:
     except AutopipeError:
         raise
     except Exception as error:
-        ours, torchs = __file__, os.path.dirname(torch.__file__)
-        frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith((ours, torchs))]
+        # Nor one of autopipe's own, nor of code that was made from a string, such as a recorded graph's.
+        others = (os.path.dirname(autopipe.__file__) + os.sep, os.path.dirname(torch.__file__) + os.sep, "<")
+        frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(others)]
         place = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
-        raise InputError(f"{what} failed: {type(error).__name__}: {error}{place}.") from error
+        reason = str(error).removesuffix(".")
+        raise InputError(f"{what} failed: {type(error).__name__}: {reason}{place}.") from error
 
 
 def _import_file(path: Path) -> ModuleType:

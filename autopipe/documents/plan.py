@@ -6,6 +6,7 @@ import msgspec
 
 from autopipe.documents.files import Document, fingerprint
 from autopipe.documents.graph import Graph
+from autopipe.documents.profile import Source
 
 LARGEST = 1 << 60
 _SIZES = (
@@ -116,12 +117,14 @@ class Plan(Document, frozen=True, kw_only=True, forbid_unknown_fields=True, tag=
     training step: all micro-batches, gradients summed over ranks and replicas, optimizer; ``bubble_ratio`` the
     idle share of it. Entry r * ``data_parallel_size`` + k of ``device_order`` is the device of pipeline rank r's
     replica k; devices are taken in turn where it is (). ``actions`` are the lines, one per rank, of a schedule
-    that no name and sizes say, such as a fitted one. ``explanation`` are sentences on what would change the step.
+    that no name and sizes say, such as a fitted one. ``source`` tells
+    where the layers' times come from. ``explanation`` are sentences on what would change the step.
     """
 
     model: str
     graph_fingerprint: str
     profile_fingerprint: str
+    source: Source = Source.MEASURED
     batch_size: int
     micro_batch_size: int
     micro_batches: int

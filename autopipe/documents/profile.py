@@ -183,6 +183,12 @@ class Profile(Document, frozen=True, kw_only=True, forbid_unknown_fields=True, t
         return str(import_module("autopipe.reporting.profile_table").profile_text(self))
 
     @property
+    def source(self) -> Source:
+        """Where its times come from: `Source.MEASURED` unless they were told without the device."""
+        found = {cost.source for cost in self.loss}
+        return next((told for told in (Source.ROOFLINE, Source.CALIBRATED) if told in found), Source.MEASURED)
+
+    @property
     def fingerprint(self) -> str:
         """A digest of the whole profile, which a plan made from it carries."""
         return fingerprint(self)

@@ -29,6 +29,7 @@ def write_plan(
         model=profile.model,
         graph_fingerprint=profile.graph_fingerprint,
         profile_fingerprint=profile.fingerprint,
+        source=profile.source,
         batch_size=batch_size,
         micro_batch_size=problem.micro_batch_size,
         micro_batches=problem.micro_batches,

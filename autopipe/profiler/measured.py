@@ -19,6 +19,7 @@ from autopipe.profiler.assemble import (
     whole_steps,
 )
 from autopipe.profiler.cache import Notes, ProfileCache, question_of
+from autopipe.profiler.counting import count_work
 from autopipe.profiler.device import device_memory, device_name, device_of, free_memory
 from autopipe.profiler.example import asked_sizes, batch_of, resize
 from autopipe.profiler.failures import explained
@@ -37,6 +38,8 @@ from autopipe.recorder.snapshot import preserved
 from autopipe.stages.loss import LossFunction
 
 AUTO = "auto"
+# Names what a profile holds: one that was kept by a version that measured less answers no question of today.
+_CONTENTS = "times, memory, work"
 
 
 def measure(
@@ -182,6 +185,8 @@ def _measure(
     times = rounds.times(notebook.samples)
     found = Measurements(graph=graph, pieces=chain.pieces, sizes=sizes, times=times, footprints=footprints)
     layers = profiled_layers(found, model, meter)
+    with explained(chain, max(sizes)):
+        work = [count_work(chain, examples[size], graph, size) for size in sizes]
     return Profile(
         model=graph.model,
         device=device_name(device),
@@ -200,6 +205,7 @@ def _measure(
         shared=shared_parameters(graph),
         forbidden_cuts=tuple(cut.position for cut in graph.forbidden_cuts),
         whole=whole_steps(found, layers),
+        work=tuple(one for works in work for one in works),
         graph_fingerprint=graph.fingerprint,
         graph=graph,
     )
@@ -261,7 +267,7 @@ def _question(
     modes = [module.training for module in model.modules()]
     asked = micro_batches if micro_batches is None or isinstance(micro_batches, str) else tuple(micro_batches)
     where = device_name(device), str(torch.__version__), _autocast(device)
-    return question_of(recording.graph.fingerprint, shapes, loss, modes, asked, optimizer, where)
+    return question_of(_CONTENTS, recording.graph.fingerprint, shapes, loss, modes, asked, optimizer, where)
 
 
 def _allocate_gradients(model: nn.Module) -> None:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.flop_counter import flop_registry
+from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
 from autopipe.documents.work import OperatorKind, Work
 from autopipe.profiler.memory import storage_key, storages
@@ -73,15 +73,23 @@ def work_of(function: Any, args: Any, kwargs: dict[str, Any], result: Any) -> Wo
         if all(storage_key(storage) in given for storage in storages(outputs)):
             return None
     kind = _kind(name)
-    count = flop_registry.get(function._overloadpacket)
-    flops = int(count(*args, **kwargs, out_val=result)) if count is not None else 0
     return Work(
         kind=kind,
         dtype=_dtype([*inputs, *outputs]),
-        flops=flops,
+        flops=_flops(function._overloadpacket, args, kwargs, result),
         bytes=_traffic(kind, inputs, outputs),
         is_aligned=kind is not OperatorKind.MATMUL or all(_is_aligned(tensor) for tensor in inputs if tensor.dim() > 1),
     )
+
+
+def _flops(operator: Any, args: Any, kwargs: dict[str, Any], result: Any) -> int:
+    # torch 2.13 counts attention on GPUs alone; on a CPU its operators take the same tensors first.
+    if operator is torch.ops.aten._scaled_dot_product_flash_attention_for_cpu:
+        return int(sdpa_flop_count(*(tensor.shape for tensor in args[:3])))
+    if operator is torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward:
+        return int(sdpa_backward_flop_count(*(tensor.shape for tensor in args[:4])))
+    count = flop_registry.get(operator)
+    return 0 if count is None else int(count(*args, **kwargs, out_val=result))
 
 
 def _kind(name: str) -> OperatorKind:

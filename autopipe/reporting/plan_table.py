@@ -5,11 +5,17 @@ from rich.table import Table
 from rich.text import Text
 
 from autopipe.documents.plan import Alternative, Certificate, Plan, StagePlan
+from autopipe.documents.profile import Source
 from autopipe.reporting.colours import stage_colour
 from autopipe.reporting.columns import add_figures, add_words, bytes_scale, plain_table, times_scale
 from autopipe.units import SECOND, format_share, format_time
 
 ALTERNATIVES = 8
+
+_ORIGINS = {
+    Source.ROOFLINE: "\nAll times are estimates by the roofline: none was measured.",
+    Source.CALIBRATED: "\nAll times are estimates by the roofline, calibrated with a measured profile.",
+}
 
 
 def plan_report(plan: Plan, *, alternatives: int = ALTERNATIVES) -> Group:
@@ -44,12 +50,13 @@ def headline(plan: Plan) -> Text:
         f"schedule {plan.schedule}{depth}.\n"
         f"Predicted step {format_time(plan.step_ns)} ({samples * SECOND / plan.step_ns:.1f} samples/s), "
         f"bubble ratio {format_share(plan.bubble_ratio)}."
+        f"{_ORIGINS.get(plan.source, '')}"
     )
 
 
 def stage_table(plan: Plan) -> Table:
     """Return one row a stage: its layers, its times for one micro-batch, its memory; and the totals."""
-    table = plain_table("Stages, for one micro-batch")
+    table = plain_table(f"Stages, for one micro-batch{_mark(plan)}")
     stages = plan.stages
     forward, backward = tuple(s.forward_ns for s in stages), tuple(s.backward_ns for s in stages)
     optimizer = tuple(s.optimizer_ns for s in stages)
@@ -93,7 +100,7 @@ def layer_span(stage: StagePlan) -> str:
 
 def rank_table(plan: Plan) -> Table:
     """Return one row a rank: what is in flight, how long it is busy in a step, its peak against its limit."""
-    table = plain_table("Ranks, for one step")
+    table = plain_table(f"Ranks, for one step{_mark(plan)}")
     time = times_scale(tuple(rank.busy_ns for rank in plan.ranks))
     size = bytes_scale(tuple(rank.peak_bytes for rank in plan.ranks))
     add_figures(table, "rank")
@@ -138,7 +145,7 @@ def certificate_sentence(certificate: Certificate) -> Text:
 
 def alternative_table(plan: Plan, *, most: int = ALTERNATIVES) -> Table:
     """Return the plans that were considered and lost, the fastest first, those that do not fit last."""
-    table = plain_table("Considered and not taken")
+    table = plain_table(f"Considered and not taken{_mark(plan)}")
     fastest_first = sorted(plan.alternatives, key=lambda a: (a.step_ns is None, a.step_ns or 0))
     shown = fastest_first[:most]
     time = times_scale(tuple(a.step_ns for a in shown if a.step_ns is not None))
@@ -161,6 +168,11 @@ def alternative_table(plan: Plan, *, most: int = ALTERNATIVES) -> Table:
         table.caption = f"and {len(fastest_first) - most} more in the plan file"
         table.caption_justify = "left"
     return table
+
+
+def _mark(plan: Plan) -> str:
+    """Return what a table's title adds where times were not measured."""
+    return f" ({plan.source})" if plan.source in _ORIGINS else ""
 
 
 def _slower(alternative: Alternative, plan: Plan) -> str:

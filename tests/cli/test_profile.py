@@ -1,12 +1,17 @@
 """``autopipe profile``: from files and packages to a document and a table."""
 
+import json
 from pathlib import Path
 
+import msgspec
 import pytest
+import torch
 
 from autopipe.cli.entry import run
-from autopipe.documents.files import decode, load
-from autopipe.documents.profile import Profile
+from autopipe.documents.files import decode, load, save
+from autopipe.documents.plan import Plan
+from autopipe.documents.profile import Profile, Source
+from autopipe.profiler.device import device_name
 
 MLP = ["tests.models:mlp", "--input", "4x64", "--target", "4x64", "--loss", "mse", "--budget", "0.2"]
 
@@ -88,6 +93,18 @@ def test_a_loss_without_its_target_is_a_usage_error(capsys: pytest.CaptureFixtur
         (["{path}:absent", "--input", "2x8"], "has no 'absent'"),
         (["tests.models:mlp", "--input", "2x63"], "mat1 and mat2"),
         (["tests.models:mlp", "--input", "2x64", "--device", "warp"], "there is no device 'warp' here"),
+        (["tests.models:mlp", "--input", "2x64", "--device", "h100"], "Near it: h200, h100-sxm"),
+        (["tests.models:mlp", "--input", "2x63", "--device", "h100-sxm"], "[2, 63] X [64, 64].\n"),
+        (
+            ["tests.models:mlp", "--input", "2x9999999999999999999", "--device", "h100-sxm"],
+            "no torch.float32 tensor of shape (2, 9999999999999999999) can be",
+        ),
+        (["tests.models:mlp", "--input", "2x64", "--device", "absent.json"], "cannot read the device in absent.json"),
+        (
+            ["tests.models:mlp", "--input", "2x64", "--device", "h100-sxm", "--calibrate", "absent.json"],
+            "absent.json",
+        ),
+        (["tests.models:mlp", "--input", "2x64", "--calibrate", "absent.json"], "add --device"),
         (["tests.models:mlp", "--input", "2x64", "--optimizer", "adamx"], "torch.optim has no optimizer 'adamx'"),
         (["tests.models:mlp", "--input", "2x64", "--dtype", "float33"], "torch has no dtype 'float33'"),
     ],
@@ -167,3 +184,74 @@ def test_a_profile_shows_itself_as_its_table(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     assert run(["profile", *MLP, "-o", str(path), "--quiet"]) == 0
     assert "Layers, heaviest first" in repr(load(path, Profile))
+
+
+def test_a_wrong_shape_names_no_file_of_ours(capsys: pytest.CaptureFixture[str]) -> None:
+    for device in ([], ["--device", "h100-sxm"]):
+        assert run(["profile", "tests.models:mlp", "--input", "2x63", *device]) == 1
+        assert "autopipe/" not in capsys.readouterr().err
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> str:
+    """A description of the machine at hand, in round figures."""
+    figure = {"value": 10**10, "source": "assumption"}
+    description = {
+        "base": "a100-80-sxm",
+        "name": "here",
+        "platform": "cpu",
+        "matches": [device_name(torch.device("cpu"))],
+        "matrix_flops_per_s": {"float32": figure, "tfloat32": figure},
+        "vector_flops_per_s": {"float32": figure},
+        "bandwidth_bytes_per_s": figure,
+    }
+    file = tmp_path / "here.json"
+    file.write_text(json.dumps(description))
+    return str(file)
+
+
+def test_a_measured_profile_calibrates_another_models_estimate(
+    here: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    measured, told = str(tmp_path / "measured.json"), str(tmp_path / "told.json")
+    assert run(["profile", *MLP, "-o", measured, "--quiet"]) == 0
+    # Its device's memory is what this process may have, which a description of the machine need not be near.
+    save(msgspec.structs.replace(load(measured, Profile), device_memory_bytes=None), measured)
+    words = ["profile", "tests.models:CNN", "--input", "4x3x8x8", "--device", here, "-o", told]
+    assert run([*words, "--calibrate", measured]) == 0
+    assert "Times are calibrated" in capsys.readouterr().out
+    calibrated = load(told, Profile)
+    assert calibrated.source is Source.CALIBRATED
+    assert run([*words, "--quiet"]) == 0
+    plain = load(told, Profile)
+    assert plain.source is Source.ROOFLINE
+    assert [layer.costs[0].forward_ns for layer in plain.layers] != [
+        layer.costs[0].forward_ns for layer in calibrated.layers
+    ]
+    assert run([*words, "--calibrate", told]) == 1
+    assert "holds no measured times" in capsys.readouterr().err
+
+
+def test_a_plan_for_a_cluster_in_short_form_carries_the_mark(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told, plan = str(tmp_path / "told.json"), str(tmp_path / "plan.json")
+    words = ["tests.models:mlp", "--input", "4x64", "--device", "h100-sxm", "--micro-batch", "1,2,4", "-o", told]
+    assert run(["profile", *words, "--quiet"]) == 0
+    asked = ["partition", told, "--batch", "8", "-o", plan, "--cluster"]
+    assert run([*asked, "2x2:h100-sxm:net=50GB/s"]) == 0
+    assert "estimates by the roofline" in capsys.readouterr().out
+    assert load(plan, Plan).source is Source.ROOFLINE
+    assert run(["simulate", plan]) == 0
+    assert "estimates by the roofline" in capsys.readouterr().out
+    for cluster, sentence in (
+        ("2x2:h100:net=50GB/s", "Near it: h200, h100-sxm"),
+        ("2x2:h100-sxm", "nothing says how fast the way between them is"),
+        ("0x2:h100-sxm", "has no devices"),
+        ("h100-sxm", "is no group of machines"),
+        ("2x2:h100-sxm:net=fast", "is no link"),
+    ):
+        assert run([*asked, cluster]) == 1
+        said = capsys.readouterr().err
+        assert sentence in said
+        assert "Traceback" not in said

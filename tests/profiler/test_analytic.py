@@ -7,12 +7,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from autopipe.documents.profile import Profile, Source
-from autopipe.documents.work import total_flops
+from autopipe.documents.work import Sweep, total_flops
 from autopipe.errors import ProfileError
 from autopipe.hardware.lookup import find_device
 from autopipe.hardware.specification import Platform
 from autopipe.profiler import estimate, measure
-from tests.models import JOBS
+from tests.models import JOBS, Block
 
 A100 = find_device("a100-80-sxm")
 # The figures do not matter for bytes; on a CPU, torch's own operators for the CPU run.
@@ -67,7 +67,7 @@ def test_a_layer_of_gpt3_saves_what_korthikanti_counts(flash: bool) -> None:
 
 
 @pytest.mark.parametrize("name", JOBS)
-def test_bytes_are_those_of_a_run_with_memory(name: str) -> None:
+def test_bytes_and_flops_are_those_of_a_run_with_memory(name: str) -> None:
     job = JOBS[name]
     model = job.build()
     inputs, target = job.draw(4)
@@ -76,6 +76,16 @@ def test_bytes_are_those_of_a_run_with_memory(name: str) -> None:
     assert memory(fake) == memory(real)
     assert fake.values == real.values
     assert fake.micro_batches == real.micro_batches
+    assert flops(fake) == flops(real)
+
+
+def flops(profile: Profile) -> dict[tuple[int, Sweep, int], int]:
+    """Arithmetic by layer, sweep and micro-batch size; the input-gradient part is counted without memory only."""
+    return {
+        (work.layer, work.sweep, work.micro_batch): total_flops(work.operators)
+        for work in profile.work
+        if work.sweep is not Sweep.INPUT_GRAD and total_flops(work.operators)
+    }
 
 
 def memory(profile: Profile) -> list[object]:
@@ -112,6 +122,14 @@ def test_work_of_a_linear_layer_is_three_products() -> None:
     second = {work.sweep: total_flops(work.operators) for work in profile.work if work.layer == 1}
     product = 2 * 4 * 16 * 8
     assert second == {"forward": product, "backward": 2 * product, "input_grad": product}
+
+
+def test_attention_is_counted_on_a_cpu_as_on_a_gpu() -> None:
+    one, other = (
+        flops(estimate(Block(64, 2), (torch.randn(2, 16, 64),), device=device, micro_batches=(2,)))
+        for device in (PROCESSOR, A100)
+    )
+    assert one == other
 
 
 class ReadsValues(nn.Module):

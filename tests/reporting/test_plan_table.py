@@ -5,6 +5,7 @@ import re
 import msgspec
 import pytest
 
+from autopipe.documents.profile import Source
 from autopipe.reporting.plan_table import (
     alternative_table,
     certificate_sentence,
@@ -73,3 +74,13 @@ def test_headline_counts_the_samples_of_all_replicas() -> None:
     plan = msgspec.structs.replace(samples.plan(), data_parallel_size=3)
     assert "x 3 replicas" in headline(plan).plain
     assert "(64.0 samples/s)" in headline(plan).plain
+
+
+@pytest.mark.parametrize("source", [Source.ROOFLINE, Source.CALIBRATED])
+def test_every_table_of_a_plan_without_the_device_is_marked(source: Source) -> None:
+    plan = msgspec.structs.replace(samples.plan(), source=source)
+    assert "All times are estimates by the roofline" in headline(plan).plain
+    for table in (stage_table, rank_table, alternative_table):
+        assert f"({source})" in as_text(table(plan))
+        assert f"({source})" not in as_text(table(samples.plan()))
+    assert "estimates" not in headline(samples.plan()).plain

@@ -8,7 +8,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from autopipe.documents.plan import Plan
-from autopipe.documents.profile import Profile
+from autopipe.documents.profile import Profile, Source
 from autopipe.documents.timeline import Timeline
 from autopipe.reporting.colours import PALETTE, stage_colour
 from autopipe.reporting.page.charts import Curve, Part, bar, curves
@@ -127,6 +127,8 @@ def _facts(plan: Plan, measured: Timeline | None) -> tuple[Fact, ...]:
         Fact("micro-batches", f"{plan.micro_batches} of {plan.micro_batch_size}"),
         Fact("schedule", plan.schedule),
     ]
+    if plan.source is not Source.MEASURED:
+        facts.append(Fact("times", f"{plan.source}, not measured"))
     if measured is not None:
         facts.insert(1, Fact("step, measured", format_time(measured.step_ns)))
     return tuple(facts)

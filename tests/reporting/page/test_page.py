@@ -4,6 +4,7 @@ import re
 import msgspec
 
 from autopipe.documents.plan import Alternative, Plan
+from autopipe.documents.profile import Source
 from autopipe.planner import simulate_plan
 from autopipe.reporting.page import report_page
 from autopipe.reporting.page.tracks import KINDS, OPTIMIZER, track
@@ -108,3 +109,10 @@ def test_what_the_page_draws_is_json() -> None:
     found = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, flags=re.DOTALL)
     assert found is not None
     assert json.loads(found[1])["tracks"][0]["step_ns"] == plan.step_ns
+
+
+def test_a_plan_from_estimated_times_says_so_among_its_facts() -> None:
+    plan = plan_of(2, 4)
+    told = msgspec.structs.replace(plan, source=Source.ROOFLINE)
+    assert "roofline, not measured" in report_page(told, simulate_plan(told))
+    assert "not measured" not in report_page(plan, simulate_plan(plan))
