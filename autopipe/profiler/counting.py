@@ -40,7 +40,7 @@ class _Counts:
         self.segments: dict[tuple[layers.Sweep, int], Collected] = {}
         self.current: Collected | None = None
 
-    def before(self, sweep: layers.Sweep, index: int, passing: dict[str, Any]) -> None:
+    def before(self, sweep: layers.Sweep, index: int, passing: dict[str, Any], received: dict[str, Any]) -> None:
         self.current = self.segments[sweep, index] = Counter()
 
     def after(self, sweep: layers.Sweep, index: int) -> None:
