@@ -207,6 +207,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("model", help=f"the beginning of one of {', '.join(SUBJECTS)}")
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--attempts", type=int, default=15, help="repeats, dropped ones included")
     parser.add_argument("--budget", type=float, default=8.0, help="seconds of timing for the outer sizes")
     parser.add_argument("--verbose", action="store_true", help="every group")
     options = parser.parse_args()
@@ -220,7 +221,7 @@ def main() -> None:
     groups = {size: groups_of(subject, recording, size) for size in sizes}
     quiet: list[Repeat] = []
     dropped = 0
-    while len(quiet) < options.repeats and dropped < 2 * options.repeats:
+    while len(quiet) < options.repeats and len(quiet) + dropped < options.attempts:
         repeat = one_repeat(subject, recording, groups, options.budget)
         if repeat.load > FOREIGN_LIMIT:
             dropped += 1
