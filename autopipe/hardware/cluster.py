@@ -7,6 +7,8 @@ import msgspec
 from autopipe.documents.files import Document
 from autopipe.errors import InputError
 
+LARGEST_LATENCY_NS = 1 << 50
+
 
 class Link(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The way from one rank to another: ``None`` where it was not measured, which predictions take as free."""
@@ -100,7 +102,7 @@ def check_cluster(cluster: Cluster) -> None:
         if device.memory_bytes is not None and device.memory_bytes < 1:
             raise InputError(f"devices[{rank}].memory_bytes is {device.memory_bytes}: give at least 1.")
     for name, link in (("intra_node", cluster.intra_node), ("inter_node", cluster.inter_node)):
-        if link.latency_ns is not None and link.latency_ns < 0:
-            raise InputError(f"{name}.latency_ns is {link.latency_ns}: give at least 0.")
+        if link.latency_ns is not None and not 0 <= link.latency_ns <= LARGEST_LATENCY_NS:
+            raise InputError(f"{name}.latency_ns is {link.latency_ns}: give 0 to 2**50.")
         if link.bytes_per_s is not None and link.bytes_per_s < 1:
             raise InputError(f"{name}.bytes_per_s is {link.bytes_per_s}: give at least 1.")
