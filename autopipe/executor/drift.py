@@ -16,8 +16,7 @@ from autopipe.errors import InputError
 from autopipe.hardware.cluster import Cluster, Device, Link
 from autopipe.planner import Request
 from autopipe.planner import plan as make_plan
-from autopipe.schedules.action import Schedule, from_lines
-from autopipe.schedules.named import make
+from autopipe.schedules.planned import planned_schedule
 from autopipe.simulator.events import run
 
 THRESHOLD = 0.15
@@ -88,7 +87,7 @@ def find_drift(plan: Plan, timelines: Sequence[Timeline], *, threshold: float = 
     if not slow:
         most = max(rank.total for rank in ranks)
         sentences.append(f"every rank keeps to the plan: the slowest is {_percent(most / least)}.")
-    now = run(_schedule(plan), _as_measured(costs, measured), planned_edges(plan), with_spans=False).step_ns
+    now = run(planned_schedule(plan), _as_measured(costs, measured), planned_edges(plan), with_spans=False).step_ns
     return DriftReport(steps=len(timelines), ranks=ranks, slow=slow, sentences=tuple(sentences), step_ns=now)
 
 
@@ -187,15 +186,3 @@ def _sentence(rank: RankDrift, least: float, plan: Plan) -> str:
 
 def _percent(ratio: float) -> str:
     return f"{100 * (ratio - 1):.0f} % slower than planned, beside the fastest rank"
-
-
-def _schedule(plan: Plan) -> Schedule:
-    if plan.actions:
-        return from_lines(plan.actions, name=plan.schedule)
-    return make(
-        plan.schedule,
-        stages=plan.pipeline_size,
-        micro_batches=plan.micro_batches,
-        virtual=plan.virtual_stages,
-        depth=plan.depth,
-    )

@@ -1,1 +1,1 @@
-"""Exporters: plans are written for other systems (none yet)."""
+"""Exporters: plans are written for other systems."""
