@@ -1,5 +1,6 @@
 """Tensors go to and come from disk by torch.distributed.checkpoint, whose pickled index is read without trust."""
 
+import enum
 import io
 import math
 import pickle
@@ -135,4 +136,12 @@ class _Unpickler(pickle.Unpickler):
             return super().find_class(module, name)
         if module == "torch" and isinstance(getattr(torch, name, None), torch.dtype):
             return getattr(torch, name)
+        if (module, name) == ("builtins", "getattr"):
+            return _member  # how Python before 3.11.4 writes a member of an enumeration
         raise pickle.UnpicklingError(f"it refers to {module}.{name}, which no checkpoint does")
+
+
+def _member(owner: Any, name: str) -> Any:
+    if not isinstance(owner, type) or not issubclass(owner, enum.Enum):
+        raise pickle.UnpicklingError(f"it reads {name} of {owner}, which no checkpoint does")
+    return owner[name]

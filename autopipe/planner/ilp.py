@@ -140,7 +140,9 @@ class _Builder:
             arc: self.model.add_variable(f"w_{arc.stage}_{arc.begin}_{arc.end}_{arc.level}", cat="Binary")
             for arc in self.arcs
         }
-        self.pace = self.model.add_variable("T", lowBound=reduction.pace_low_ns / self.unit)
+        # `pace_ns` rounds up; with times of a few nanoseconds, m - 1 roundings can exceed what two splits differ by.
+        kind = "Integer" if self.unit == 1.0 else "Continuous"
+        self.pace = self.model.add_variable("T", lowBound=reduction.pace_low_ns / self.unit, cat=kind)
         self.tail = self.model.add_variable("O", lowBound=reduction.tail_low_ns / self.unit)
         self.apart = [self.model.add_variable(f"y_{index}", lowBound=0) for index in range(len(problem.tied))]
         self.by_stage: list[list[Arc]] = [[] for _ in range(problem.stages)]
@@ -231,4 +233,4 @@ class _Builder:
         problem = self.problem
         tables = (problem.compute_ns, problem.hop_ns, problem.pace_ns, problem.tail_ns)
         longest = max((int(table[arc.stage][arc.begin, arc.end]) for arc in self.arcs for table in tables), default=1)
-        return max(longest, 1) / LARGEST_COEFFICIENT
+        return max(longest / LARGEST_COEFFICIENT, 1.0)

@@ -143,5 +143,5 @@ def test_a_profile_of_one_device_holds_no_cluster() -> None:
 def test_a_plan_is_made_for_the_measured_ranks() -> None:
     ranks = (ProfiledRank(device="fast"), ProfiledRank(device="slow", speed=0.5))
     profile = msgspec.structs.replace(chain_profile([100] * 6), ranks=ranks)
-    plan = autopipe.partition(profile, batch_size=8)
+    plan = autopipe.partition(profile, batch_size=8, replicas=1, virtual=1)
     assert [stage.end - stage.begin for stage in plan.stages] == [4, 2]
