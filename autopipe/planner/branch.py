@@ -8,8 +8,10 @@ from autopipe.documents.profile import Profile
 from autopipe.hardware.cluster import Cluster
 from autopipe.planner.bounds import block, bottleneck, narrow
 from autopipe.planner.cells import Cell, Tables, least_stage_ns
+from autopipe.planner.counted import counted_bound_ns
 from autopipe.planner.engine import ENGINES
 from autopipe.planner.kind import Kind, kinds
+from autopipe.planner.prices import Prices, best_prices, demand, even_prices, priced_bound_ns
 from autopipe.planner.problem import FAR, Problem, make_problem, without_limits
 from autopipe.planner.request import Request, most_stages
 from autopipe.planner.solved import keeps, solve_problem
@@ -17,16 +19,20 @@ from autopipe.planner.step_bound import tightest
 from autopipe.planner.wishes import Wishes
 
 SLACK = 1.25
-HOLD_LIMIT_S = 5.0
+HOLD_LIMIT_S = 30.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Branch:
-    """A cell under a kind of schedule, and a time under its steps: a cheap one, or the tight one of a split."""
+    """A cell under a kind of schedule, and a time under its steps.
+
+    The time is a cheap one at first, then one by prices (``priced``), then the tight one of a split (``tight``).
+    """
 
     cell: Cell
     kind: Kind
     bound_ns: int
+    priced: bool = False
     tight: bool = False
     split: tuple[int, ...] | None = None
 
@@ -34,6 +40,12 @@ class Branch:
     def order(self) -> tuple[object, ...]:
         """By what branches are looked at in turn."""
         return self.bound_ns, self.kind.preference, self.cell.order
+
+    @property
+    def outlook(self) -> tuple[object, ...]:
+        """By what branches of one pipeline size are tried first: the bound, and the idle time of filling the ranks."""
+        count = self.cell.micro_batches
+        return self.bound_ns * (count + len(self.cell.grid.rows) - 1) // count, self.order
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +59,7 @@ class Space:
     tables: Tables
     _paces: dict[tuple[int, int], int] = field(default_factory=dict, repr=False)
     _last: dict[tuple[Cell, Kind], Problem] = field(default_factory=dict, repr=False)
+    _prices: dict[tuple[tuple[int, ...], Kind, int], Prices | None] = field(default_factory=dict, repr=False)
 
     def branches(self, cell: Cell) -> Iterator[Branch]:
         """Yield the branches of a cell."""
@@ -92,6 +105,29 @@ class Space:
         if base.complete and self.request.recompute != "auto":
             return problem
         return self._made(branch, base_only=False) if _memory_binds(problem) else problem
+
+    def priced(self, branch: Branch, enough_ns: int | None) -> Branch | None:
+        """Return ``branch`` with its bound by counting and by prices, None if nothing in it fits.
+
+        A bound above ``enough_ns`` need not be exact.
+        Prices, which hold for every micro-batch size, are found once for several of them.
+        """
+        cell = branch.cell
+        if not self.holds_state(cell):
+            return None
+        base = self.tables.base(cell.micro_batch_size).base
+        asked = demand(base, cell.grid, kind=branch.kind, micro_batches=cell.micro_batches)
+        bound = counted_bound_ns(asked, enough_ns=enough_ns)
+        if enough_ns is not None and bound >= enough_ns:
+            return replace(branch, bound_ns=max(branch.bound_ns, bound), priced=True)
+        bound = max(branch.bound_ns, bound, priced_bound_ns(asked, even_prices(len(cell.grid.rows))))
+        key = cell.grid.order, branch.kind, cell.micro_batch_size.bit_length()
+        if key not in self._prices:
+            self._prices[key] = best_prices(asked)
+        prices = self._prices[key]
+        if prices is not None:
+            bound = max(bound, priced_bound_ns(asked, prices))
+        return replace(branch, bound_ns=bound, priced=True)
 
     def tightened(self, branch: Branch) -> Branch | None:
         """Return ``branch`` with its tight bound, None if nothing in it fits."""

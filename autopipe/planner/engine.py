@@ -9,7 +9,7 @@ from typing import Any
 
 ENGINES = ("highs", "scipy", "cbc")
 FEASIBLE = 2
-ENDED = {"Optimal", "Infeasible", "Primal infeasible or unbounded", "Time limit reached"}
+ENDED = {"Optimal", "Infeasible", "Primal infeasible or unbounded", "Time limit reached", "Solution limit reached"}
 
 
 class EngineError(RuntimeError):
@@ -26,12 +26,12 @@ class Answer:
     engine: str = "highs"
 
 
-def run_highs(model: Any, *, time_limit_s: float, gap: float = 0.0) -> Answer | None:
+def run_highs(model: Any, *, time_limit_s: float, gap: float = 0.0, nodes: int | None = None) -> Answer | None:
     """Solve a PuLP model in place; return None if the engine found no solution.
 
-    One thread, fixed seed; it ends once its relative gap is at most ``gap``: the same model gives the same
-    answer, unless the time limit ends the search. Bound and gap are the engine's own: PuLP does not pass them
-    on, and it reports a time limit without any solution as a success.
+    One thread, fixed seed; it ends once its relative gap is at most ``gap``, or after ``nodes`` branches of its
+    search: the same model gives the same answer, unless the time limit ends the search. Bound and gap are the
+    engine's own: PuLP does not pass them on, and it reports a time limit without any solution as a success.
 
     Raises
     ------
@@ -40,7 +40,15 @@ def run_highs(model: Any, *, time_limit_s: float, gap: float = 0.0) -> Answer | 
     """
     import pulp
 
-    solver = pulp.HiGHS(msg=False, threads=1, timeLimit=max(0.05, time_limit_s), gapRel=gap, gapAbs=0.0, random_seed=0)
+    solver = pulp.HiGHS(
+        msg=False,
+        threads=1,
+        timeLimit=max(0.05, time_limit_s),
+        gapRel=gap,
+        gapAbs=0.0,
+        random_seed=0,
+        **({} if nodes is None else {"mip_max_nodes": nodes}),
+    )
     with _quiet_output():
         # highspy 1.16 prints a banner when its object is made, before any option can be set (HiGHS issue 1932).
         solver.createAndConfigureSolver(model)

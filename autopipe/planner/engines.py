@@ -15,7 +15,7 @@ INTEGER = "Integer"
 LEAST_TIME_S = 0.05
 
 
-def run(model: Any, *, engine: str, time_limit_s: float, gap: float = 0.0) -> Answer | None:
+def run(model: Any, *, engine: str, time_limit_s: float, gap: float = 0.0, nodes: int | None = None) -> Answer | None:
     """Solve a PuLP model in place with ``engine``, or where that fails with the next one.
 
     None if the model has no solution, or none was found in time. Who answered is in the answer, and who failed,
@@ -34,7 +34,9 @@ def run(model: Any, *, engine: str, time_limit_s: float, gap: float = 0.0) -> An
     failures = []
     for name in (engine, *(other for other in ENGINES if other != engine)):
         try:
-            return RUNNERS[name](model, time_limit_s=max(LEAST_TIME_S, deadline - time.monotonic()), gap=gap)
+            return RUNNERS[name](
+                model, time_limit_s=max(LEAST_TIME_S, deadline - time.monotonic()), gap=gap, nodes=nodes
+            )
         except Exception as error:
             # An engine is a program of others' that may end in any way; its failure is a reason to ask the next.
             failures.append(f"{name} failed ({type(error).__name__}: {str(error) or 'without a word'})")
@@ -42,7 +44,7 @@ def run(model: Any, *, engine: str, time_limit_s: float, gap: float = 0.0) -> An
     raise EngineError(f"no engine solved the programme: {'; '.join(failures)}.")
 
 
-def run_scipy(model: Any, *, time_limit_s: float, gap: float = 0.0) -> Answer | None:
+def run_scipy(model: Any, *, time_limit_s: float, gap: float = 0.0, nodes: int | None = None) -> Answer | None:
     """Solve a PuLP model in place with `scipy.optimize.milp`; as `run_highs`."""
     from scipy.optimize import Bounds, LinearConstraint, milp
 
@@ -59,7 +61,7 @@ def run_scipy(model: Any, *, time_limit_s: float, gap: float = 0.0) -> Answer | 
             np.array([np.inf if variable.upBound is None else variable.upBound for variable in variables]),
         ),
         constraints=LinearConstraint(*_rows(model, column)),
-        options={"time_limit": time_limit_s, "mip_rel_gap": gap},
+        options={"time_limit": time_limit_s, "mip_rel_gap": gap} | ({} if nodes is None else {"node_limit": nodes}),
     )
     if result.status not in (0, 1, 2):
         raise EngineError(result.message)
@@ -74,7 +76,7 @@ def run_scipy(model: Any, *, time_limit_s: float, gap: float = 0.0) -> Answer | 
     return Answer(optimal=result.status == 0, bound=bound, gap=max(0.0, float(result.mip_gap or 0.0)), engine="scipy")
 
 
-def run_cbc(model: Any, *, time_limit_s: float, gap: float = 0.0) -> Answer | None:
+def run_cbc(model: Any, *, time_limit_s: float, gap: float = 0.0, nodes: int | None = None) -> Answer | None:
     """Solve a PuLP model in place with CBC, a process of its own; as `run_highs`.
 
     PuLP does not pass on CBC's bound: where CBC proved its solution, that is the bound, and else there is none,
@@ -85,7 +87,7 @@ def run_cbc(model: Any, *, time_limit_s: float, gap: float = 0.0) -> Answer | No
     with warnings.catch_warnings():
         # PuLP 3.3.2 announces that version 4 will have CBC in a package beside it.
         warnings.simplefilter("ignore", DeprecationWarning)
-        solver = pulp.PULP_CBC_CMD(msg=False, threads=1, timeLimit=time_limit_s, gapRel=gap)
+        solver = pulp.PULP_CBC_CMD(msg=False, threads=1, timeLimit=time_limit_s, gapRel=gap, maxNodes=nodes)
     model.solve(solver)
     if model.sol_status == pulp.LpSolutionInfeasible or model.status == pulp.LpStatusInfeasible:
         return None

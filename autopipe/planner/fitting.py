@@ -19,6 +19,8 @@ def try_fitted(best: Candidate, *, asked: bool) -> tuple[Candidate | None, bool]
     tries = 2 * problem.ranks + 10
     if problem.ranks == 1 or (not asked and tries * best.costed.size > MOST_ACTIONS):
         return None, False
+    if not asked and bound_of_stages(best) >= best.step_ns * (1 - GAIN):
+        return None, False
     try:
         schedule = fit(best.stages, best.edges, problem.stage_ranks, problem.micro_batches, memory_bytes=problem.limits)
     except InfeasibleError:

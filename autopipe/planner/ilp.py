@@ -21,8 +21,8 @@ TOLERANCE = 1e-4
 class Solution:
     """What the engine found: the bounds of the stages and the level of recompute of each.
 
-    ``status`` is ``optimal`` (ended with a gap of at most `TOLERANCE`) or ``feasible`` (stopped by the time
-    limit), ``bound_ns`` the engine's own proof that no objective is lower, ``gap`` (objective - bound) /
+    ``status`` is ``optimal`` (ended with a gap of at most `TOLERANCE`) or ``feasible`` (stopped by a limit
+    of time or of nodes), ``bound_ns`` the engine's own proof that no objective is lower, ``gap`` (objective - bound) /
     objective as the engine has it, ``engine`` the one that answered.
     """
 
@@ -36,7 +36,12 @@ class Solution:
 
 
 def solve(
-    problem: Problem, reduction: Reduction, *, engine: str = "highs", time_limit_s: float = 30.0
+    problem: Problem,
+    reduction: Reduction,
+    *,
+    engine: str = "highs",
+    time_limit_s: float = 30.0,
+    nodes: int | None = None,
 ) -> Solution | None:
     """Return the split with the least objective among the intervals that ``reduction`` left, None if none was found.
 
@@ -56,7 +61,7 @@ def solve(
     if not reduction.arcs:
         return None
     programme = build(problem, reduction)
-    answer = run(programme.model, engine=engine, time_limit_s=time_limit_s, gap=TOLERANCE)
+    answer = run(programme.model, engine=engine, time_limit_s=time_limit_s, gap=TOLERANCE, nodes=nodes)
     if answer is None:
         return None
     path = sorted(arc for arc, variable in programme.chosen.items() if variable.varValue > 0.5)

@@ -1,10 +1,12 @@
 """Local moves on the simulator's score: boundaries, depth and recompute shift while the step gets shorter."""
 
+from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import replace
 
 from autopipe.planner.problem import Problem, ranks_of
 from autopipe.planner.score import Candidate, Costed, recosted, simulated
+from autopipe.planner.step_bound import any_schedule_bound_ns
 from autopipe.simulator.events import run
 
 BUDGET = 150_000
@@ -26,9 +28,13 @@ def improved(candidate: Candidate) -> Candidate:
     while left > 0:
         found: tuple[int, Costed] | None = None
         for costs in _neighbours(best.costed):
-            left -= min(costs.size, LONG * 12 * costs.problem.ranks * costs.problem.stages)
+            if _bound_ns(costs) >= best.step_ns:
+                continue
+            left -= 2 * min(costs.size, LONG * 12 * costs.problem.ranks * costs.problem.stages)
             if left < 0:
                 break
+            if not _fits(costs):
+                continue
             step = costs.estimate_ns()
             if step < (best_ns if found is None else found[0]):
                 found = step, costs
@@ -42,33 +48,39 @@ def improved(candidate: Candidate) -> Candidate:
 
 
 def _neighbours(costs: Costed) -> Iterator[Costed]:
-    """Yield what single moves make of a split, those that memory rules out by a short walk left out."""
+    """Yield what single moves make of a split; recompute is first dropped where the stage takes longest."""
     problem, bounds = costs.problem, costs.bounds
     for cut in range(1, problem.stages):
         for shifted in (bounds[cut] - 1, bounds[cut] + 1):
             other = (*bounds[:cut], shifted, *bounds[cut + 1 :])
             if is_legal(problem, other):
-                yield from _fitting(recosted(problem, other, costs.recompute, costs.kind))
+                yield recosted(problem, other, costs.recompute, costs.kind)
     if costs.kind.schedule == "1f1b" and problem.ranks > 1:
         for depth in (costs.kind.depth - 1, costs.kind.depth + 1):
             if depth >= 0:
-                yield from _fitting(replace(costs, kind=replace(costs.kind, depth=depth)))
-    for layer in sorted(costs.recompute - problem.intervals.sized.recompute):
-        yield from _fitting(recosted(problem, bounds, costs.recompute - {layer}, costs.kind))
+                yield replace(costs, kind=replace(costs.kind, depth=depth))
+    times = [-(stage.forward_ns + stage.backward_ns) for stage in costs.stages]
+    chosen = costs.recompute - problem.intervals.sized.recompute
+    for layer in sorted(chosen, key=lambda layer: (times[bisect_right(bounds, layer) - 1], layer)):
+        yield recosted(problem, bounds, costs.recompute - {layer}, costs.kind)
 
 
-def _fitting(costs: Costed) -> Iterator[Costed]:
+def _bound_ns(costs: Costed) -> int:
+    problem = costs.problem
+    return any_schedule_bound_ns(problem.stage_ranks, problem.micro_batches, costs.stages, costs.edges, problem.limits)
+
+
+def _fits(costs: Costed) -> bool:
+    """Tell whether a split keeps to the memory of its ranks, by a short walk."""
     limits = costs.problem.limits
     if all(limit is None for limit in limits):
-        yield costs
-        return
+        return True
     count = costs.problem.micro_batches
     walked = min(count, 4 * costs.problem.ranks + costs.kind.depth + 8 + count % costs.problem.ranks)
     if costs.kind.schedule in ("gpipe", "bfs"):
         walked = count
     peaks = run(costs.schedule(walked), costs.stages, costs.edges, with_spans=False).peak_bytes
-    if all(limit is None or peak <= limit for peak, limit in zip(peaks, limits, strict=True)):
-        yield costs
+    return all(limit is None or peak <= limit for peak, limit in zip(peaks, limits, strict=True))
 
 
 def is_legal(problem: Problem, bounds: tuple[int, ...]) -> bool:

@@ -51,6 +51,8 @@ def runners_up(search: Search, best: Candidate) -> tuple[tuple[Alternative, ...]
 def _pruned(space: Space, branch: Branch, best: Candidate) -> Alternative:
     """Return a branch that was not solved: its simulated split where that is quick, else no more than its bound."""
     size = 2 * len(branch.cell.grid.rows) * branch.kind.virtual * branch.cell.micro_batches
+    if size <= QUICK and not branch.tight and branch.kind.virtual == 1:
+        branch = space.tightened(branch) or branch
     if branch.split is not None and size <= QUICK:
         problem = space.problem(branch)
         if keeps(problem, branch.split):

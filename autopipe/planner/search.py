@@ -130,7 +130,7 @@ class Search:
         shapes = dict.fromkeys(branch.cell.grid.replicas for branch in queue if branch.kind.virtual == 1)
         for replicas in shapes:
             own = [b for b in queue if b.cell.grid.replicas == replicas and b.kind.virtual == 1]
-            for branch in own[:FIRST_TRIED]:
+            for branch in sorted(own, key=lambda branch: branch.outlook)[:FIRST_TRIED]:
                 queue.remove(branch)
                 if self._is_hopeless(branch):
                     continue
@@ -145,19 +145,27 @@ class Search:
                 continue
             if branch.tight:
                 self._look_at(branch)
-            elif (tightened := self._tightened(branch)) is not None:
-                heapq.heappush(waiting, (tightened.order, index, tightened))
+                continue
+            if branch.priced and self._is_left(branch):
+                continue
+            closer = self._tightened(branch) if branch.priced else self._priced(branch)
+            if closer is not None:
+                heapq.heappush(waiting, (closer.order, index, closer))
+
+    def _is_left(self, branch: Branch) -> bool:
+        """Leave a branch whose stages share memory if several of its kind have won nothing; tell whether it was."""
+        look = branch.kind.virtual > 1, branch.cell.grid.replicas
+        limited = any(device.memory_bytes is not None for device in branch.cell.grid.devices)
+        if branch.kind.virtual == 1 or not limited or self._in_vain.get(look, 0) < MOST_IN_VAIN:
+            return False
+        self.late.append(branch)
+        return True
 
     def _look_at(self, branch: Branch) -> None:
-        """Solve a branch; leave it if several of its kind, whose stages share memory, have won nothing."""
-        look = branch.kind.virtual > 1, branch.cell.grid.replicas
-        if (
-            branch.kind.virtual > 1
-            and self._in_vain.get(look, 0) >= MOST_IN_VAIN
-            and self.space.problem(branch).coupled
-        ):
-            self.late.append(branch)
+        """Solve a branch, and count whether it won anything."""
+        if self._is_left(branch):
             return
+        look = branch.kind.virtual > 1, branch.cell.grid.replicas
         before = self.best_ns
         self._look_into(branch)
         won = self.best_ns is not None and (before is None or self.best_ns < before)
@@ -174,6 +182,12 @@ class Search:
         else:
             return False
         return True
+
+    def _priced(self, branch: Branch) -> Branch | None:
+        priced = self.space.priced(branch, self.best_ns)
+        if priced is None:
+            self.unfit.append(branch)
+        return priced
 
     def _tightened(self, branch: Branch) -> Branch | None:
         tightened = self.space.tightened(branch)

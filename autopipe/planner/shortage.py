@@ -20,7 +20,7 @@ from autopipe.planner.problem import FAR, Problem
 from autopipe.planner.rank_rows import overflow_bytes
 from autopipe.planner.request import AUTO, Request, most_stages, shapes
 from autopipe.planner.solved import arcs_at
-from autopipe.planner.stage_tables import CostTables
+from autopipe.planner.stage_tables import CostTables, largest_alone
 from autopipe.units import MIB, format_bytes
 
 MOST_STAGES_TRIED = 64
@@ -111,9 +111,9 @@ def shortage(problem: Problem) -> Shortage | None:
 def _least_bytes(problem: Problem, stage: int) -> Table:
     """Return the least that a rank needs for each interval as ``stage`` alone, over all levels of recompute."""
     costs = CostTables(problem.levels, problem.grid)
-    moments = problem.moments[problem.stage_ranks[stage]]
+    largest = largest_alone(problem.moments[problem.stage_ranks[stage]], stage)
     tables = (
-        costs.memory(level, stage, problem.stages, moments, problem.micro_batches)
+        costs.memory(level, stage, problem.stages, largest, problem.micro_batches)
         for level in range(len(problem.levels.intervals))
     )
     return reduce(np.minimum, tables)

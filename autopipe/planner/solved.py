@@ -4,7 +4,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from autopipe.planner.bounds import Frontier, everything, frontier, reduce
+from autopipe.planner.bounds import Frontier, Reduction, everything, frontier, reduce
 from autopipe.planner.engine import EngineError
 from autopipe.planner.ilp import Solution, solve
 from autopipe.planner.problem import Problem, objective_ns, ranks_of, with_shares
@@ -12,7 +12,8 @@ from autopipe.planner.rank_rows import Arc, extra_ns, overflow_bytes
 
 WITHOUT_ENGINE = "dynamic programme"
 CEILINGS = (1.02, 1.1, 1.5)
-COUPLED_LIMIT_S = 1.5
+COUPLED_CHOICES = 4_000
+COUPLED_WORK = 200_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,13 +95,14 @@ def _by_engine(
     """
     bound = problem.weight * known.best.pace_ns + known.best.total_ns
     ceilings = [round(bound * factor) for factor in CEILINGS] if incumbent is None else [incumbent.objective_ns]
-    if problem.coupled:
-        deadline = min(deadline, time.monotonic() + COUPLED_LIMIT_S)
     found = None
     try:
         while ceilings and (left := deadline - time.monotonic()) > 0:
             ceiling = ceilings.pop(0)
-            better = solve(known.problem, reduce(known, ceiling), engine=engine, time_limit_s=left)
+            reduction = reduce(known, ceiling)
+            if (nodes := _nodes(problem, reduction)) == 0:
+                return found
+            better = solve(known.problem, reduction, engine=engine, time_limit_s=left, nodes=nodes)
             if better is None:
                 continue
             if found is None or better.objective_ns < found.objective_ns:
@@ -109,10 +111,24 @@ def _by_engine(
                 return found
             ceilings = [better.objective_ns]
         if found is None and incumbent is None and (left := deadline - time.monotonic()) > 0:
-            found = solve(problem, everything(problem), engine=engine, time_limit_s=left)
+            reduction = everything(problem)
+            nodes = _nodes(problem, reduction)
+            found = None if nodes == 0 else solve(problem, reduction, engine=engine, time_limit_s=left, nodes=nodes)
     except EngineError:
         return found  # all engines failed, and each has warned: the dynamic programme's split stands in
     return found
+
+
+def _nodes(problem: Problem, reduction: Reduction) -> int | None:
+    """Return how many nodes the engine may search, None for any number, 0 where that would take too long.
+
+    Where stages share the memory of ranks, the relaxation is weak, and a limit of time would make the plan depend on
+    the machine's load: the limit is one of work, the more choices, the fewer nodes.
+    """
+    if not problem.coupled:
+        return None
+    choices = len(reduction.arcs)
+    return 0 if choices > COUPLED_CHOICES else max(1, COUPLED_WORK // max(1, choices))
 
 
 def _stand_in(problem: Problem, known: Frontier, arcs: Sequence[Arc]) -> Solution:

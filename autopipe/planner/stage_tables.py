@@ -95,12 +95,24 @@ class CostTables:
         return self._once(key, lambda: np.maximum(self.compute(level, speed), self.occupied(link)))
 
     def memory(
-        self, level: int, stage: int, stages: int, moments: Sequence[Moment], micro_batches: int, part: Part = WHOLE
+        self,
+        level: int,
+        stage: int,
+        stages: int,
+        largest: Sequence[tuple[StageHolding, bool]],
+        micro_batches: int,
+        part: Part = WHOLE,
     ) -> Table:
-        """Return what a rank needs for each interval as ``stage`` alone, for begins and ends in ``part``."""
+        """Return what a rank needs for each interval as ``stage`` alone, for begins and ends in ``part``.
+
+        Parameters
+        ----------
+        largest : sequence of (StageHolding, bool)
+            What the stage holds at its largest moments, and whether it computes then.
+        """
         times, memory = _part_of(self.levels[level].times, part), _part_of(self.levels[level].memory, part)
         needed = None
-        for held, in_hand in _largest_alone(moments, stage):
+        for held, in_hand in largest:
             size = holding_bytes(memory, times, held, stage=stage, stages=stages, micro_batches=micro_batches)
             size = size + memory.peak if in_hand else size
             needed = size if needed is None else np.maximum(needed, size)
@@ -161,7 +173,7 @@ def _with_part(table: Entries, part: Part, inside: Entries) -> Entries:
     return filled
 
 
-def _largest_alone(moments: Sequence[Moment], stage: int) -> list[tuple[StageHolding, bool]]:
+def largest_alone(moments: Sequence[Moment], stage: int) -> list[tuple[StageHolding, bool]]:
     """Return the largest of what one stage holds, and whether it computes then, over all moments of its rank."""
     found = {(moment.held[moment.stages.index(stage)], moment.in_hand == stage) for moment in moments}
 
@@ -186,7 +198,8 @@ def stage_tables(
     if device.memory_bytes is not None and legal.any():
         part = _part_with(legal)
         inside, own, here = legal[part], compute[part], np.zeros(legal[part].shape, dtype=np.int64)
-        needed = costs.memory(0, stage, len(home), moments, micro_batches, part)
+        largest = largest_alone(moments, stage)
+        needed = costs.memory(0, stage, len(home), largest, micro_batches, part)
         fit = inside & (needed <= device.memory_bytes)
         may, quickest = fit, own
         if len(costs.levels) > 1:
@@ -194,7 +207,7 @@ def stage_tables(
             may, quickest = may & inside, own + np.where(fit, 0, extra)
         for number in range(1, len(costs.levels)):
             other = costs.compute(number, device.speed)[part]
-            held = costs.memory(number, stage, len(home), moments, micro_batches, part)
+            held = costs.memory(number, stage, len(home), largest, micro_batches, part)
             better = inside & (held <= device.memory_bytes) & (~fit | (other < own))
             own, here, fit = np.where(better, other, own), np.where(better, number, here), fit | better
         if costs.complete:

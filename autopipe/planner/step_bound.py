@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from autopipe.costs.recompute import can_recompute
+from autopipe.costs.size import SizedProfile
 from autopipe.costs.stages import EdgeCost, StageCost
 from autopipe.costs.tables import Table
 from autopipe.documents.profile import Cost
@@ -236,7 +237,7 @@ class _Ways:
     def __init__(self, problem: Problem) -> None:
         sized = problem.intervals.sized
         self._speed = max(device.speed for device in problem.grid.devices)
-        there, self._back = _Seam(problem, trained=False), _Seam(problem, trained=True)
+        there, self._back = Seam(sized, trained=False), Seam(sized, trained=True)
         self.unbroken = self._back.unbroken
         home = problem.stage_ranks
         links = [
@@ -247,8 +248,8 @@ class _Ways:
         self._hops = [hop + self._back.hop_ns(link) for link, hop in zip(links, self._there, strict=True)]
         splits = problem.kind.splits
         back = [(c.input_grad_ns or 0) if splits else c.backward_ns for c in sized.costs]
-        self._until = _longest_before([c.forward_ns for c in sized.costs], there.feeds)
-        self._before = self._until + _longest_before(back, self._back.feeds)
+        self._until = longest_before([c.forward_ns for c in sized.costs], there.feeds)
+        self._before = self._until + longest_before(back, self._back.feeds)
         self._onward = _longest_onward(sized.costs, sized.loss, self._back)
 
     def until(self, stage: int) -> Table:
@@ -270,11 +271,10 @@ class _Ways:
         return table if self._speed == 1.0 else np.floor(table / self._speed).astype(np.int64)
 
 
-class _Seam:
+class Seam:
     """What passes between neighbouring layers: all values, or only those that bring a gradient back."""
 
-    def __init__(self, problem: Problem, *, trained: bool) -> None:
-        sized = problem.intervals.sized
+    def __init__(self, sized: SizedProfile, *, trained: bool) -> None:
         layers = len(sized.costs)
         self.feeds: list[list[int]] = [[] for _ in range(layers)]
         self.joined = np.zeros(layers + 1, dtype=bool)
@@ -296,7 +296,7 @@ class _Seam:
         return np.array([link.transfer_ns(size) for size in self._bytes], dtype=np.int64)
 
 
-def _longest_before(durations: Sequence[int], feeds: Sequence[Sequence[int]]) -> Table:
+def longest_before(durations: Sequence[int], feeds: Sequence[Sequence[int]]) -> Table:
     """Return, per boundary, the longest chain of layers that the layer behind it depends on."""
     ways = [0] * (len(durations) + 1)
     for layer, producers in enumerate(feeds):
@@ -304,7 +304,7 @@ def _longest_before(durations: Sequence[int], feeds: Sequence[Sequence[int]]) ->
     return np.array(ways, dtype=np.int64)
 
 
-def _longest_onward(costs: Sequence[Cost], loss: Cost, seam: _Seam) -> Table:
+def _longest_onward(costs: Sequence[Cost], loss: Cost, seam: Seam) -> Table:
     """Return, per boundary, the longest chain forward from it and back to it, 0 where no gradient crosses it."""
     after = [0] * len(costs)
     after[-1] = loss.forward_ns + loss.backward_ns

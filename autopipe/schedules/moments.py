@@ -40,7 +40,6 @@ def rank_moments(schedule: Schedule) -> tuple[tuple[Moment, ...], ...]:
     return tuple(rows)
 
 
-@lru_cache(maxsize=256)
 def named_moments(
     name: str, *, ranks: int, micro_batches: int, virtual: int = 1, depth: int = 0
 ) -> tuple[tuple[Moment, ...], ...]:
@@ -52,11 +51,16 @@ def named_moments(
     repeats = ranks * (4 if virtual > 1 or name.startswith("zb") else 2) + depth + 8
     repeats += (micro_batches - repeats) % ranks  # interleaved ends otherwise with a round that is not full
     walked = micro_batches if name == "bfs" else min(micro_batches, repeats)
-    rows = rank_moments(make(name, stages=ranks, micro_batches=walked, virtual=virtual, depth=depth))
+    rows = _walked_moments(name, ranks, walked, virtual, depth)
     grows = micro_batches - walked if name == "gpipe" else 0
     if not grows:
         return rows
     return tuple(tuple(_with_more(moment, grows) for moment in row) for row in rows)
+
+
+@lru_cache(maxsize=256)
+def _walked_moments(name: str, ranks: int, walked: int, virtual: int, depth: int) -> tuple[tuple[Moment, ...], ...]:
+    return rank_moments(make(name, stages=ranks, micro_batches=walked, virtual=virtual, depth=depth))
 
 
 def _with_more(moment: Moment, more: int) -> Moment:
