@@ -59,7 +59,9 @@ class Space:
     tables: Tables
     _paces: dict[tuple[int, int], int] = field(default_factory=dict, repr=False)
     _last: dict[tuple[Cell, Kind], Problem] = field(default_factory=dict, repr=False)
-    _prices: dict[tuple[tuple[int, ...], Kind, int], Prices | None] = field(default_factory=dict, repr=False)
+    _prices: dict[tuple[tuple[tuple[int, ...], ...], Kind, int], Prices | None] = field(
+        default_factory=dict, repr=False
+    )
 
     def branches(self, cell: Cell) -> Iterator[Branch]:
         """Yield the branches of a cell."""
@@ -121,7 +123,7 @@ class Space:
         if enough_ns is not None and bound >= enough_ns:
             return replace(branch, bound_ns=max(branch.bound_ns, bound), priced=True)
         bound = max(branch.bound_ns, bound, priced_bound_ns(asked, even_prices(len(cell.grid.rows))))
-        key = cell.grid.order, branch.kind, cell.micro_batch_size.bit_length()
+        key = cell.grid.rows, branch.kind, cell.micro_batch_size.bit_length()
         if key not in self._prices:
             self._prices[key] = best_prices(asked)
         prices = self._prices[key]

@@ -132,9 +132,9 @@ class Search:
             own = [b for b in queue if b.cell.grid.replicas == replicas and b.kind.virtual == 1]
             for branch in sorted(own, key=lambda branch: branch.outlook)[:FIRST_TRIED]:
                 queue.remove(branch)
-                if self._is_hopeless(branch):
+                if self._is_hopeless(branch) or (priced := self._priced(branch)) is None or self._is_hopeless(priced):
                     continue
-                tightened = self._tightened(branch)
+                tightened = self._tightened(priced)
                 if tightened is not None and self._look_into(tightened):
                     break
         waiting = [(branch.order, index, branch) for index, branch in enumerate(queue)]
@@ -153,7 +153,12 @@ class Search:
                 heapq.heappush(waiting, (closer.order, index, closer))
 
     def _is_left(self, branch: Branch) -> bool:
-        """Leave a branch whose stages share memory if several of its kind have won nothing; tell whether it was."""
+        """Leave a branch whose stages share memory if several of its kind have won nothing; tell whether it was.
+
+        Never while nothing at all is found: then every branch is tried.
+        """
+        if self.best_ns is None:
+            return False
         look = branch.kind.virtual > 1, branch.cell.grid.replicas
         limited = any(device.memory_bytes is not None for device in branch.cell.grid.devices)
         if branch.kind.virtual == 1 or not limited or self._in_vain.get(look, 0) < MOST_IN_VAIN:

@@ -12,8 +12,8 @@ from autopipe.planner.rank_rows import Arc, extra_ns, overflow_bytes
 
 WITHOUT_ENGINE = "dynamic programme"
 CEILINGS = (1.02, 1.1, 1.5)
-COUPLED_CHOICES = 4_000
-COUPLED_WORK = 200_000
+COUPLED_ENTRIES = 500_000
+COUPLED_WORK = 20_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,12 +123,12 @@ def _nodes(problem: Problem, reduction: Reduction) -> int | None:
     """Return how many nodes the engine may search, None for any number, 0 where that would take too long.
 
     Where stages share the memory of ranks, the relaxation is weak, and a limit of time would make the plan depend on
-    the machine's load: the limit is one of work, the more choices, the fewer nodes.
+    the machine's load: the limit is one of work, the more choices in more rows of memory, the fewer nodes.
     """
     if not problem.coupled:
         return None
-    choices = len(reduction.arcs)
-    return 0 if choices > COUPLED_CHOICES else max(1, COUPLED_WORK // max(1, choices))
+    entries = len(reduction.arcs) * sum(map(len, problem.moments))
+    return 0 if entries > COUPLED_ENTRIES else COUPLED_WORK // max(1, entries)
 
 
 def _stand_in(problem: Problem, known: Frontier, arcs: Sequence[Arc]) -> Solution:

@@ -10,7 +10,7 @@ from autopipe.errors import InfeasibleError
 from autopipe.hardware.cluster import Cluster, Device
 from autopipe.planner.problem import without_limits
 from autopipe.planner.shortage import shortage
-from autopipe.planner.stage_tables import CostTables
+from autopipe.planner.stage_tables import CostTables, largest_alone
 from autopipe.units import MIB
 from tests.planner.instances import every_split, plan, problems
 from tests.profiles import cost, layer, profile
@@ -77,7 +77,11 @@ def test_the_closest_split_is_the_closest_of_all(problem):
 
     def excess(bounds):
         return max(
-            int(costs.memory(0, s, problem.stages, problem.moments[s], problem.micro_batches)[bounds[s], bounds[s + 1]])
+            int(
+                costs.memory(0, s, problem.stages, largest_alone(problem.moments[s], s), problem.micro_batches)[
+                    bounds[s], bounds[s + 1]
+                ]
+            )
             - (problem.limits[s] or 1 << 40)
             for s in range(problem.stages)
         )
