@@ -119,14 +119,16 @@ def broadcast(make: Callable[[int], DocumentType], kind: type[DocumentType]) -> 
 
 
 class ThreadRanks:
-    """One thread per rank, kept for the life of a pipeline.
+    """One thread per rank, kept for the life of a pipeline; a rank alone runs in the thread that calls.
 
     The threads do not keep the process alive, since one that hangs cannot be ended.
     """
 
     def __init__(self, devices: Sequence[torch.device], *, replicas: int = 1) -> None:
         self._hub = Hub(tuple(devices))
-        self._work: tuple[SimpleQueue[Callable[[], None] | None], ...] = tuple(SimpleQueue() for _ in devices)
+        # A rank alone waits for none, and a thread of its own would cost it page faults in every step.
+        threads = len(devices) if len(devices) > 1 else 0
+        self._work: tuple[SimpleQueue[Callable[[], None] | None], ...] = tuple(SimpleQueue() for _ in range(threads))
         for rank, work in enumerate(self._work):
             threading.Thread(target=_serve, args=(work,), name=f"autopipe-rank-{rank}", daemon=True).start()
         self._hung = ""
@@ -149,6 +151,8 @@ class ThreadRanks:
         StepError
             If a rank hangs, in this call or an earlier one.
         """
+        if not self._work:
+            return (self._alone(call),)
         if self._hung:
             raise StepError(f"{self._hung}. Its thread cannot be ended: end this process, and start again.")
         futures = [self._start(rank, call) for rank in range(len(self._work))]
@@ -172,6 +176,13 @@ class ThreadRanks:
         """End the threads."""
         for work in self._work:
             work.put(None)
+
+    def _alone(self, call: Callable[[int], Result]) -> Result:
+        try:
+            return call(0)
+        except BaseException:
+            self._hub.reset()
+            raise
 
     def _start(self, rank: int, call: Callable[[int], Result]) -> "concurrent.futures.Future[Result]":
         future: concurrent.futures.Future[Result] = concurrent.futures.Future()

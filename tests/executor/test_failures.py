@@ -1,12 +1,14 @@
 """A rank that fails: every rank raises the same sentence, and training can go on."""
 
 import copy
+import threading
 import time
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from autopipe.errors import InputError, MismatchError, StepError
 from autopipe.executor.build import Layout
@@ -14,7 +16,7 @@ from autopipe.executor.deadlines import Deadlines
 from autopipe.executor.pipeline import Pipeline
 from autopipe.recorder import record
 from tests.executor.pipes import thread_pipe, twins
-from tests.models import JOBS
+from tests.models import JOBS, mlp
 from tests.processes import ProcessPool
 from tests.reference import differences, even_bounds, plain_step
 
@@ -180,3 +182,25 @@ def test_a_thread_rank_that_was_only_slow_can_go_on_after_reset() -> None:
     slow.seconds = 0.0
     pipe.reset()
     assert torch.isfinite(pipe.step(x, target=x))
+
+
+def test_a_rank_alone_runs_in_the_thread_that_calls_and_goes_on_after_a_failure() -> None:
+    model, plain = twins(mlp)
+    x, y = torch.randn(8, 64), torch.randn(8, 64)
+    pipe = thread_pipe(model, (x,), stages=1, micro_batches=4, loss_fn=functional.mse_loss)
+    threads: list[int] = []
+
+    def note(*_: object) -> None:
+        threads.append(threading.get_ident())
+
+    pipe.modules()[0].register_forward_hook(note)
+    with pytest.raises(StepError, match=r"F0\.0"):
+        pipe.step(torch.randn(8, 7), target=y)
+    pipe.reset()
+    model.zero_grad()
+    pipe.step(x, target=y)
+    for inputs, wanted in zip(x.chunk(4), y.chunk(4), strict=True):
+        (functional.mse_loss(plain(inputs), wanted) * 0.25).backward()
+    assert differences(model, plain, set()) == []
+    assert set(threads) == {threading.get_ident()}
+    pipe.close()
