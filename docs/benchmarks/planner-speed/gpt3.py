@@ -97,8 +97,9 @@ def main() -> None:
     proof = found.certificate
     recomputed = sum(len(stage.recompute) for stage in found.stages)
     print(
-        f"{seconds:.1f} s, {worked:.1f} CPU s: p {found.pipeline_size}, d {found.data_parallel_size}, {found.micro_batches} micro-batches "
-        f"of {found.micro_batch_size}, {found.schedule} v {found.virtual_stages}, {recomputed} layers recompute; step "
+        f"{seconds:.1f} s, {worked:.1f} CPU s: p {found.pipeline_size}, d {found.data_parallel_size}, "
+        f"{found.micro_batches} micro-batches of {found.micro_batch_size}, "
+        f"{found.schedule} v {found.virtual_stages}, {recomputed} layers recompute; step "
         f"{found.step_ns / 1e9:.3f} s, {proof.status}, solver gap {proof.solver_gap:.1e}, step gap {proof.gap:.2%}; "
         f"load average {before:.2f}"
     )

@@ -159,7 +159,8 @@ def main() -> None:
     plan(gpt_like(4, 0), Cluster.uniform(2), Request(batch_size=2, stages=2))  # loads PuLP and HiGHS
     print(f"load average before: {os.getloadavg()[0]:.2f}\n")
     print(
-        "| layers | stages | batch | micro-batch | plans | median CPU s | worst CPU s | status | solver gap | step gap |"
+        "| layers | stages | batch | micro-batch | plans "
+        "| median CPU s | worst CPU s | status | solver gap | step gap |"
     )
     print("|---|---|---|---|---|---|---|---|---|---|")
     slacks = (1.02, 1.1, 1.5)
