@@ -1,5 +1,7 @@
 """A `Graph` is a recorded model: its fx nodes, the layers they form, and what crosses between layers."""
 
+from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -109,3 +111,16 @@ class Graph(Document, frozen=True, kw_only=True, forbid_unknown_fields=True, tag
             for name in layer.parameters:
                 readers.setdefault(name, []).append(index)
         return {name: tuple(layers) for name, layers in readers.items() if len(layers) > 1}
+
+    def faults(self) -> Iterator[str]:
+        """Yield what the fields contradict each other in: values and cuts of layers that are not there."""
+        last = len(self.layers) - 1
+        for index, value in enumerate(self.values):
+            places = (value.producer, *value.consumers)
+            if not value.consumers or any(low >= high for low, high in pairwise(places)):
+                yield f"values[{index}] is made by layer {value.producer} and read by {value.consumers}, in no order"
+            elif places[0] < 0 or places[-1] > last:
+                yield f"values[{index}] is of layers {places[0]} to {places[-1]}, and there are 0 to {last}"
+        for index, cut in enumerate(self.forbidden_cuts):
+            if not 0 <= cut.position <= last:
+                yield f"forbidden_cuts[{index}].position is {cut.position}, and there are layers 0 to {last}"

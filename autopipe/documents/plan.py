@@ -170,6 +170,8 @@ class Plan(Document, frozen=True, kw_only=True, forbid_unknown_fields=True, tag=
             path = f"stages[{index}]"
             if stage.begin != end or stage.end <= stage.begin:
                 yield f"{path} is layers {stage.begin} to {stage.end}, and should begin at {end} and hold some"
+            elif not stage.layers:
+                yield f"{path}.layers is empty, and the stage holds {stage.end - stage.begin}"
             if not 0 <= stage.rank < self.pipeline_size:
                 yield f"{path}.rank is {stage.rank}, and there are {self.pipeline_size} ranks"
             for name in StagePlan.__struct_fields__:
@@ -183,6 +185,8 @@ class Plan(Document, frozen=True, kw_only=True, forbid_unknown_fields=True, tag=
             yield f"ranks has {len(self.ranks)} entries for {self.pipeline_size} ranks"
         if self.graph is not None and len(self.graph.layers) != end:
             yield f"graph has {len(self.graph.layers)} layers, and the stages {end}"
+        if self.graph is not None:
+            yield from (f"graph.{fault}" for fault in self.graph.faults())
         for index, edge in enumerate(self.edges):
             if not 0 <= edge.source < edge.target < len(self.stages):
                 yield f"edges[{index}] goes from stage {edge.source} to {edge.target} of {len(self.stages)}"
