@@ -14,7 +14,12 @@ if TYPE_CHECKING:
 
 @click.group("checkpoint", short_help="Look into what a pipeline saved, or turn it into one file.")
 def command() -> None:
-    """Look into what a pipeline saved, or turn it into one file. No pipeline and no group is needed for it."""
+    """Look into what a pipeline saved, or turn it into one file. No pipeline and no group is needed for it.
+
+    \b
+    autopipe checkpoint inspect checkpoints
+    autopipe checkpoint convert checkpoints -o model.safetensors
+    """
 
 
 @command.command("inspect")

@@ -16,7 +16,6 @@ _SIZES = (
     "pipeline_size",
     "data_parallel_size",
     "virtual_stages",
-    "step_ns",
 )
 
 
@@ -163,6 +162,8 @@ class Plan(Document, frozen=True, kw_only=True, forbid_unknown_fields=True, tag=
         for name in _SIZES:
             if getattr(self, name) < 1:
                 yield f"{name} is {getattr(self, name)}, below 1"
+        if self.step_ns < 0:
+            yield f"step_ns is {self.step_ns}, below 0"
         if not self.stages:
             yield "stages is empty"
         end = 0
