@@ -367,7 +367,8 @@ def pipeline(
     from autopipe.costs.planned import planned_edges, planned_stages
     from autopipe.executor.deadlines import Deadlines
     from autopipe.executor.launch import join_group, local_devices, under_torchrun
-    from autopipe.executor.pipeline import Layout, Pipeline
+    from autopipe.executor.layout import Layout
+    from autopipe.executor.pipeline import Pipeline
     from autopipe.executor.replan import check_reaction, planned_again, planned_ranks, running_ranks
     from autopipe.executor.watchdog import Watchdog
     from autopipe.executor.whereabouts import Doing

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 import autopipe
-from autopipe.executor.build import Layout
 from autopipe.executor.deadlines import Deadlines
+from autopipe.executor.layout import Layout
 from autopipe.executor.pipeline import Pipeline
 from autopipe.recorder import record
 from autopipe.schedules.named import make

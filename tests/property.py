@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from autopipe.executor.build import Layout
+from autopipe.executor.layout import Layout
 from autopipe.executor.microbatch import cut, micro_batch_sizes
 from autopipe.executor.pipeline import Pipeline
 from autopipe.executor.sampler import replica_sizes

@@ -109,7 +109,8 @@ def _plain(model: Any, subject: Subject, plan: Plan) -> float:
 
 def _one_stage(model: Any, subject: Subject, plan: Plan) -> float:
     from autopipe import Arguments
-    from autopipe.executor.pipeline import Layout, Pipeline
+    from autopipe.executor.layout import Layout
+    from autopipe.executor.pipeline import Pipeline
     from autopipe.recorder import rebuild
 
     assert plan.graph is not None

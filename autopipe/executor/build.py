@@ -4,28 +4,24 @@ import contextlib
 import copy
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import fx, nn
 
-from autopipe.costs.stages import EdgeCost, StageCost
 from autopipe.documents.graph import Graph
 from autopipe.errors import InputError
 from autopipe.executor.data_parallel import replica_total
 from autopipe.executor.ending import Ending
+from autopipe.executor.layout import Layout
 from autopipe.executor.microbatch import Inputs
+from autopipe.executor.rank import Rank
 from autopipe.executor.runtime import Runtime
 from autopipe.executor.seeds import Seeds, seed_draws
 from autopipe.executor.shares import Reduction, Shares
 from autopipe.executor.tied import Tie, TiedGradients, find_ties
 from autopipe.executor.whereabouts import Whereabouts
-from autopipe.schedules.action import Schedule, from_lines, peak_in_flight
 from autopipe.schedules.edges import stage_edges
-from autopipe.schedules.forward_only import forward_only
-from autopipe.schedules.named import make
-from autopipe.simulator.fit import fit
 from autopipe.stages.boundary import routes
 from autopipe.stages.compilation import Compilation
 from autopipe.stages.loss import LossFunction
@@ -34,108 +30,6 @@ from autopipe.stages.split import Stage, retarget, split
 from autopipe.transport.endpoint import Endpoint
 
 TIE_TAGS = 1 << 28
-
-
-@dataclass(frozen=True, kw_only=True)
-class Layout:
-    """Which layers form which stage on which rank, and the schedule that they run.
-
-    ``actions``, one line per rank, spell out a schedule that no name says, for ``micro_batches``; for another
-    number one is fitted to ``stage_costs`` and ``edge_costs`` that holds no more in flight. ``recompute`` names
-    the layers that are computed again in the backward. Rank r of replica k is process, or device,
-    ``device_order[r * replicas + k]``; they are taken in turn where it is ().
-    """
-
-    bounds: tuple[int, ...]
-    stage_ranks: tuple[int, ...]
-    schedule: str
-    micro_batches: int
-    virtual_stages: int = 1
-    depth: int = 0
-    actions: tuple[str, ...] = ()
-    stage_costs: tuple[StageCost, ...] = ()
-    edge_costs: tuple[EdgeCost, ...] = ()
-    recompute: tuple[str, ...] = ()
-    replicas: int = 1
-    device_order: tuple[int, ...] = ()
-
-    @property
-    def ranks(self) -> int:
-        """The number of ranks, p."""
-        return max(self.stage_ranks) + 1
-
-    def training(self, micro_batches: int) -> Schedule:
-        """Return the schedule of a training step.
-
-        Raises
-        ------
-        InputError
-            If the schedule puts stages on other ranks than this layout.
-        """
-        if self.actions:
-            schedule = self._spelt_out(micro_batches)
-        else:
-            schedule = make(
-                self.schedule,
-                stages=self.ranks,
-                micro_batches=micro_batches,
-                virtual=self.virtual_stages,
-                depth=self.depth,
-            )
-        if schedule.stage_ranks != self.stage_ranks:
-            raise InputError(
-                f"schedule {self.schedule} puts its stages on ranks {schedule.stage_ranks}, and the plan on "
-                f"{self.stage_ranks}: take the plan's own schedule, or plan again."
-            )
-        return schedule
-
-    def evaluation(self, micro_batches: int) -> Schedule:
-        """Return the schedule of a forward-only step."""
-        return forward_only(self.stage_ranks, micro_batches)
-
-    def _spelt_out(self, micro_batches: int) -> Schedule:
-        schedule = from_lines(self.actions, name=self.schedule)
-        if micro_batches == schedule.micro_batches:
-            return schedule
-        if not self.stage_costs:
-            raise InputError(
-                f"the schedule is spelt out for {schedule.micro_batches} micro-batches and the batch makes "
-                f"{micro_batches}: pass batches of the planned size, or a plan that has the times of its stages."
-            )
-        limits = tuple(max(peak_in_flight(row), self.stage_ranks.count(r)) for r, row in enumerate(schedule.actions))
-        return fit(self.stage_costs, self.edge_costs, self.stage_ranks, micro_batches, limits=limits)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Rank:
-    """All that one rank runs: its runtime, where its parameters stand, by original name, its part in tied gradients."""
-
-    runtime: Runtime
-    places: dict[str, tuple[nn.Module, str]]
-    tied: TiedGradients
-
-    @property
-    def parameters(self) -> dict[str, nn.Parameter]:
-        """The rank's parameters as they are now: `torch.distributed.fsdp.fully_shard` puts others in their places."""
-        found = {name: module._parameters[attribute] for name, (module, attribute) in self.places.items()}
-        return {name: parameter for name, parameter in found.items() if parameter is not None}
-
-
-def check_size(layout: Layout, running: int) -> None:
-    """Return if ``running`` processes or threads are what a layout needs.
-
-    Raises
-    ------
-    InputError
-        If there are more or fewer.
-    """
-    needed = layout.ranks * layout.replicas
-    if needed != running:
-        of = f", {layout.ranks} for each of {layout.replicas} replicas," if layout.replicas > 1 else ""
-        raise InputError(
-            f"the plan has {needed} ranks{of} and {running} are running: start {needed} "
-            f"(torchrun --nproc-per-node {needed}), or plan again with --gpus {running}."
-        )
 
 
 def rank_pairs(graph: Graph, layout: Layout) -> set[tuple[int, int]]:
@@ -283,17 +177,6 @@ def _stand_ins(ties: Sequence[Tie], originals: dict[str, nn.Parameter], endpoint
         for tie in ties
         if endpoint.rank in tie.ranks[1:]
     }
-
-
-def copy_stand_ins(ranks: Sequence[Rank]) -> None:
-    """Bring stand-ins on other devices up to date with the parameters that they stand for."""
-    owners: dict[str, nn.Parameter] = {}
-    with torch.no_grad():
-        for rank in ranks:
-            for name, parameter in rank.parameters.items():
-                owner = owners.setdefault(name, parameter)
-                if owner is not parameter and owner.data_ptr() != parameter.data_ptr():
-                    parameter.copy_(owner)
 
 
 def over_same_parameters(module: fx.GraphModule) -> fx.GraphModule:

@@ -24,7 +24,7 @@ from autopipe.documents.files import save as save_document
 from autopipe.documents.files import write_whole
 from autopipe.documents.graph import Graph
 from autopipe.errors import AutopipeError, DocumentError, InputError
-from autopipe.executor.build import Layout
+from autopipe.executor.layout import Layout
 from autopipe.executor.saving import Saving
 from autopipe.transport.endpoint import Endpoint, TransportError
 

@@ -13,28 +13,22 @@ import torch.distributed as dist
 from torch import Tensor, fx, nn
 
 from autopipe.checkpoints.whole_file import write_state
-from autopipe.documents.files import fingerprint
 from autopipe.documents.graph import Graph
 from autopipe.documents.plan import Plan
 from autopipe.documents.timeline import RankTimeline, Timeline
-from autopipe.errors import InputError, MismatchError
-from autopipe.executor.build import (
-    Layout,
-    Rank,
-    build_rank,
-    check_size,
-    copy_stand_ins,
-    over_same_parameters,
-    rank_pairs,
-    tensors_of_ranks,
-)
+from autopipe.errors import InputError
+from autopipe.executor.agreement import agree_on
+from autopipe.executor.build import build_rank, over_same_parameters, rank_pairs, tensors_of_ranks
 from autopipe.executor.checkpoint import Checkpointer, Optimizers, Progress, Restored, Trained, several
 from autopipe.executor.deadlines import Deadlines
 from autopipe.executor.ending import take_outputs
 from autopipe.executor.judgement import first_cause
 from autopipe.executor.launch import ThreadRanks, join_group, local_devices, under_torchrun
+from autopipe.executor.layout import Layout, check_size, rank_names
 from autopipe.executor.loader import until_first_end
 from autopipe.executor.norms import parameter_norms
+from autopipe.executor.rank import Rank, copy_stand_ins
+from autopipe.executor.record import joined
 from autopipe.executor.replica_parts import divide
 from autopipe.executor.request import Request, unpacked
 from autopipe.executor.saving import Saving
@@ -132,7 +126,7 @@ class Pipeline:
                 endpoint = DistributedEndpoint(device, pairs, replicas=layout.replicas, order=layout.device_order)
                 watchdog.attach(endpoint, rank_names(layout, endpoint))
                 self.rank, self.replica, self.mesh = endpoint.rank, endpoint.replica, endpoint.mesh
-                self.seed = _agree_on(layout, graph, self.seed, endpoint)
+                self.seed = agree_on(layout, graph, self.seed, endpoint)
             if materialise is not None:
                 materialise(tensors_of_ranks(graph, layout, {endpoint.rank: device}))
             self._ranks: tuple[Rank, ...] = (build(endpoint),)
@@ -474,7 +468,9 @@ class Pipeline:
             with self._together("gathering the timelines"):
                 notes = self._ranks[0].runtime.endpoint.gather_notes(msgspec.json.encode(rows[0]))
             rows = tuple(msgspec.json.decode(note, type=RankTimeline) for note in notes)
-        return _join(rows[:: self.layout.replicas], self.layout)
+        return joined(
+            rows[:: self.layout.replicas], schedule=self.layout.schedule, micro_batches=self.layout.micro_batches
+        )
 
     def reset(self) -> None:
         """Make the pipeline ready again after a step that failed. All ranks call it."""
@@ -502,30 +498,6 @@ class Pipeline:
         if self._threads is not None:
             copy_stand_ins(self._ranks)
 
-        def run(index: int) -> Tensor:
-            rank = self._ranks[index]
-            context = contexts[index]
-            request = parts[index]
-            if not request.training:
-                return rank.runtime.step(request, context=context)
-            means = rank.runtime.means
-            if means is not None:
-                means.begin()
-            rank.tied.begin()
-            try:
-                loss = rank.runtime.step(request, context=context)
-            except BaseException:
-                rank.tied.restore()
-                if means is not None:
-                    means.restore()
-                raise
-            rank.runtime.whereabouts.wait("the other ranks, to add up tied gradients and copy buffers")
-            rank.tied.finish()
-            if means is not None:
-                means.end()
-                means.copy_first_buffers()
-            return loss
-
         devices = [rank.runtime.endpoint.device for rank in self._ranks]
         contexts = [autocast_state(device) for device in devices]
         parts = self._parts(request)
@@ -533,7 +505,10 @@ class Pipeline:
             rank.runtime.seeds.seed, rank.runtime.seeds.step = self.seed, self.steps
         # Threads of ranks begin without autocast; this thread, where it is the rank, is made to.
         with kept_generators(devices, draw_seed(self.seed, self.steps, 0, "step")), no_autocast(devices[0]):
-            loss = self._each(run, "the other ranks, to begin the step")[0]
+            loss = self._each(
+                lambda index: self._ranks[index].step(parts[index], context=contexts[index]),
+                "the other ranks, to begin the step",
+            )[0]
         self.steps += request.training
         return loss
 
@@ -592,61 +567,3 @@ class Pipeline:
         mine = rank.runtime.endpoint.rank
         owners = {tie.name: tie.owner for tie in rank.tied.ties}
         return {name: p for name, p in rank.parameters.items() if owners.get(name, mine) == mine}
-
-
-def rank_names(layout: Layout, endpoint: Endpoint) -> tuple[str, ...]:
-    """Return what each process, or thread, is called in sentences."""
-    names = [""] * (layout.ranks * layout.replicas)
-    for rank in range(layout.ranks):
-        stages = [str(stage) for stage, owner in enumerate(layout.stage_ranks) if owner == rank]
-        held = f"stage {stages[0]}" if len(stages) == 1 else f"stages {' and '.join(stages)}"
-        for replica in range(layout.replicas):
-            of = f" of replica {replica}" if layout.replicas > 1 else ""
-            position = rank * layout.replicas + replica
-            place = position if endpoint.shares_memory or not layout.device_order else layout.device_order[position]
-            names[place] = f"rank {rank}{of} ({held})"
-    return tuple(names)
-
-
-def _agree_on(layout: Layout, graph: Graph, seed: int, endpoint: DistributedEndpoint) -> int:
-    """Return the first rank's seed; refuse to start when ranks hold different plans or models."""
-    mine = {"layout": fingerprint(_plain(layout)), "model": graph.fingerprint, "seed": seed}
-    notes = [msgspec.json.decode(note) for note in endpoint.gather_notes(msgspec.json.encode(mine))]
-    for what in ("layout", "model"):
-        for rank, note in enumerate(notes):
-            if note[what] != notes[0][what]:
-                raise MismatchError(
-                    f"rank {rank} starts with another {what} than rank 0 ({note[what]} against {notes[0][what]}): "
-                    "messages would not fit. Give every rank the same plan file, model and versions."
-                )
-    return int(notes[0]["seed"])
-
-
-def _plain(layout: Layout) -> dict[str, Any]:
-    return dict(layout.__dict__)
-
-
-def _join(rows: Sequence[RankTimeline], layout: Layout) -> Timeline:
-    """Return the ranks' stamps as one timeline that begins at the first of them."""
-    spans = [span for row in rows for span in row.spans]
-    if not spans:
-        raise InputError("no step has run yet, so there is no timeline: call step first.")
-    start = min(span.start_ns for span in spans)
-    moved = tuple(
-        msgspec.structs.replace(
-            row,
-            spans=tuple(
-                msgspec.structs.replace(span, start_ns=span.start_ns - start, end_ns=span.end_ns - start)
-                for span in row.spans
-            ),
-        )
-        for row in rows
-    )
-    end = max(span.end_ns for row in moved for span in row.spans)
-    return Timeline(
-        source="measured",
-        schedule=layout.schedule,
-        micro_batches=layout.micro_batches,
-        step_ns=end,
-        ranks=moved,
-    )

@@ -1,10 +1,13 @@
 """What a rank did when: stamps around every step of its program, read as a `RankTimeline`."""
 
 import time
+from collections.abc import Sequence
 
+import msgspec
 import torch
 
-from autopipe.documents.timeline import Lane, RankTimeline, Span
+from autopipe.documents.timeline import Lane, RankTimeline, Span, Timeline
+from autopipe.errors import InputError
 
 Stamp = int | torch.Event
 
@@ -65,3 +68,35 @@ class Record:
             return stamp
         assert self._origin is not None
         return self._origin_ns + round(self._origin.elapsed_time(stamp) * 1e6)
+
+
+def joined(rows: Sequence[RankTimeline], *, schedule: str, micro_batches: int) -> Timeline:
+    """Return the ranks' stamps as one timeline that begins at the first of them.
+
+    Raises
+    ------
+    InputError
+        If no step has run yet.
+    """
+    spans = [span for row in rows for span in row.spans]
+    if not spans:
+        raise InputError("no step has run yet, so there is no timeline: call step first.")
+    start = min(span.start_ns for span in spans)
+    moved = tuple(
+        msgspec.structs.replace(
+            row,
+            spans=tuple(
+                msgspec.structs.replace(span, start_ns=span.start_ns - start, end_ns=span.end_ns - start)
+                for span in row.spans
+            ),
+        )
+        for row in rows
+    )
+    end = max(span.end_ns for row in moved for span in row.spans)
+    return Timeline(
+        source="measured",
+        schedule=schedule,
+        micro_batches=micro_batches,
+        step_ns=end,
+        ranks=moved,
+    )

@@ -14,7 +14,7 @@ from torch.nn import functional
 import autopipe
 from autopipe.checkpoints.saved import Saved
 from autopipe.errors import DocumentError, InputError, MismatchError
-from autopipe.executor.build import Layout
+from autopipe.executor.layout import Layout
 from autopipe.executor.pipeline import Pipeline
 from autopipe.executor.sharded import whole
 from autopipe.recorder import record

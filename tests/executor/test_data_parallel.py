@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 
 from autopipe.errors import InputError, StepError
-from autopipe.executor.build import Layout
+from autopipe.executor.layout import Layout
 from autopipe.executor.pipeline import Pipeline
 from autopipe.executor.sampler import ReplicaSampler, replica_sizes
 from autopipe.recorder import record

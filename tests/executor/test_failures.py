@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from autopipe.errors import InputError, MismatchError, StepError
-from autopipe.executor.build import Layout
 from autopipe.executor.deadlines import Deadlines
+from autopipe.executor.layout import Layout
 from autopipe.executor.pipeline import Pipeline
 from autopipe.recorder import record
 from tests.executor.pipes import thread_pipe, twins

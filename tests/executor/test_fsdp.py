@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 
-from autopipe.executor.build import Layout
+from autopipe.executor.layout import Layout
 from autopipe.executor.pipeline import Pipeline
 from autopipe.executor.sampler import replica_sizes
 from autopipe.recorder import record

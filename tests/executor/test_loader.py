@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from autopipe.errors import StepError
-from autopipe.executor.build import Layout
+from autopipe.executor.layout import Layout
 from autopipe.executor.pipeline import Pipeline
 from autopipe.recorder import record
 from tests.executor.pipes import thread_pipe, twins

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from autopipe.documents.timeline import Lane
 from autopipe.errors import InputError, MismatchError
-from autopipe.executor.build import Layout
+from autopipe.executor.layout import Layout
 from autopipe.executor.pipeline import Pipeline
 from autopipe.executor.request import Arguments
 from autopipe.recorder import record

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from autopipe.executor.build import Layout
 from autopipe.executor.grad_scaler import GradScaler
+from autopipe.executor.layout import Layout
 from autopipe.executor.pipeline import Pipeline
 from autopipe.recorder import record
 from tests.executor.pipes import thread_pipe, twins

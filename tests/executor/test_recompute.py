@@ -10,7 +10,7 @@ from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from autopipe.errors import InputError
-from autopipe.executor.build import Layout
+from autopipe.executor.layout import Layout
 from autopipe.executor.pipeline import Pipeline
 from autopipe.profiler.memory import StorageLedger
 from autopipe.recorder import record

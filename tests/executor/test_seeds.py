@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from autopipe.executor.build import Layout
+from autopipe.executor.layout import Layout
 from autopipe.executor.pipeline import Pipeline
 from autopipe.executor.seeds import draw_seed
 from autopipe.recorder import record

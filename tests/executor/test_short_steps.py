@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from autopipe.executor.build import Layout
+from autopipe.executor.layout import Layout
 from autopipe.executor.pipeline import Pipeline
 from autopipe.recorder import record
 from autopipe.schedules.named import NAMES, V_SHAPED, VIRTUAL, placement

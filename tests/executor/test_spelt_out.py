@@ -7,7 +7,7 @@ import torch
 
 from autopipe.costs.stages import EdgeCost, StageCost
 from autopipe.errors import InputError
-from autopipe.executor.build import Layout
+from autopipe.executor.layout import Layout
 from autopipe.executor.pipeline import Pipeline
 from autopipe.recorder import record
 from autopipe.schedules.comms import chain

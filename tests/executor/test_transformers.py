@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from autopipe.errors import CaptureError
-from autopipe.executor.build import Layout
+from autopipe.executor.layout import Layout
 from autopipe.executor.pipeline import Pipeline
 from autopipe.recorder import record
 from tests.reference import differences, even_bounds, exempt

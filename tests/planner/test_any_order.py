@@ -12,7 +12,7 @@ import autopipe
 from autopipe.costs.validity import check_profile
 from autopipe.documents.profile import ProfiledValue
 from autopipe.errors import InputError
-from autopipe.executor.build import Layout
+from autopipe.executor.layout import Layout
 from autopipe.executor.pipeline import Pipeline
 from autopipe.hardware.cluster import Cluster, Link
 from autopipe.planner import Request

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from autopipe.documents.graph import Graph
-from autopipe.executor.build import Layout
+from autopipe.executor.layout import Layout
 from autopipe.executor.microbatch import cut, micro_batch_sizes
 from autopipe.executor.pipeline import Pipeline
 from autopipe.executor.seeds import draw_seed

@@ -9,7 +9,7 @@ from torch.nn import functional
 
 sys.path.insert(0, str(Path(__file__).parents[3]))
 
-from autopipe.executor.build import Layout
+from autopipe.executor.layout import Layout
 from autopipe.recorder import Recording, record
 from tests.models import GPT
 

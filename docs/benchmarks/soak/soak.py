@@ -13,7 +13,7 @@ import time
 import torch
 from torch import nn
 
-from autopipe.executor.build import Layout
+from autopipe.executor.layout import Layout
 from autopipe.executor.pipeline import Pipeline
 from autopipe.recorder import record
 
