@@ -364,7 +364,6 @@ def pipeline(
     AutopipeError
         If the model, plan or arguments cannot be used.
     """
-    from autopipe.costs.planned import planned_edges, planned_stages
     from autopipe.executor.deadlines import Deadlines
     from autopipe.executor.launch import join_group, local_devices, under_torchrun
     from autopipe.executor.layout import Layout
@@ -434,20 +433,7 @@ def pipeline(
                 plan = _measured_by_all(alone, make, model, (example, target), own)
     document = plan if isinstance(plan, Plan) else load(plan, Plan)
     graph = _graph_of(document)
-    layout = Layout(
-        bounds=_bounds(document),
-        stage_ranks=document.stage_ranks,
-        schedule=document.schedule,
-        micro_batches=document.micro_batches,
-        virtual_stages=document.virtual_stages,
-        depth=document.depth,
-        actions=document.actions,
-        stage_costs=planned_stages(document),
-        edge_costs=planned_edges(document),
-        replicas=document.data_parallel_size,
-        device_order=document.device_order,
-        recompute=tuple(name for stage in document.stages for name in stage.recompute),
-    )
+    layout = Layout.planned(document)
     if devices is None and ranks is None:
         ranks = layout.ranks * layout.replicas
     return Pipeline(

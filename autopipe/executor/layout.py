@@ -2,7 +2,9 @@
 
 from dataclasses import dataclass
 
+from autopipe.costs.planned import planned_edges, planned_stages
 from autopipe.costs.stages import EdgeCost, StageCost
+from autopipe.documents.plan import Plan
 from autopipe.errors import InputError
 from autopipe.schedules.action import Schedule, from_lines, peak_in_flight
 from autopipe.schedules.forward_only import forward_only
@@ -33,6 +35,24 @@ class Layout:
     recompute: tuple[str, ...] = ()
     replicas: int = 1
     device_order: tuple[int, ...] = ()
+
+    @classmethod
+    def planned(cls, plan: Plan) -> "Layout":
+        """Return the layout of ``plan``."""
+        return cls(
+            bounds=(0, *(stage.end for stage in plan.stages)),
+            stage_ranks=plan.stage_ranks,
+            schedule=plan.schedule,
+            micro_batches=plan.micro_batches,
+            virtual_stages=plan.virtual_stages,
+            depth=plan.depth,
+            actions=plan.actions,
+            stage_costs=planned_stages(plan),
+            edge_costs=planned_edges(plan),
+            replicas=plan.data_parallel_size,
+            device_order=plan.device_order,
+            recompute=tuple(name for stage in plan.stages for name in stage.recompute),
+        )
 
     @property
     def ranks(self) -> int:
