@@ -115,7 +115,7 @@ def interleaved(plan: Plan, cuts: tuple[int, ...]) -> Plan:
         msgspec.structs.replace(first, begin=begin, end=end, rank=index % RANKS)
         for index, (begin, end) in enumerate(zip((0, *cuts), ends, strict=True))
     )
-    return msgspec.structs.replace(plan, stages=stages, schedule="interleaved", virtual_stages=2)
+    return msgspec.structs.replace(plan, stages=stages, schedule="interleaved", virtual_stages=2, depth=0)
 
 
 def even(layers: int, parts: int) -> tuple[int, ...]:
@@ -288,7 +288,9 @@ def main() -> None:
     profile = autopipe.profile(model, (x[:4],), target=y[:4], loss_fn=loss_fn, micro_batches=sizes, budget_s=15)
     plan = autopipe.partition(profile, gpus=RANKS, batch_size=options.batch)
     size = options.batch // options.micro_batches
-    same = autopipe.partition(profile, gpus=RANKS, batch_size=options.batch, micro_batch_size=size, schedule="1f1b")
+    same = autopipe.partition(
+        profile, gpus=RANKS, batch_size=options.batch, micro_batch_size=size, schedule="1f1b", stages=RANKS
+    )
     with tempfile.TemporaryDirectory() as folder:
         save(plan, Path(folder) / "plan.json")
         save(same, Path(folder) / "same.json")
