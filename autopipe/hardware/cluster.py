@@ -9,6 +9,8 @@ from autopipe.errors import InputError
 
 LARGEST_LATENCY_NS = 1 << 50
 
+MOST_DEVICES = 1 << 16
+
 
 class Link(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The way from one rank to another: ``None`` where it was not measured, which predictions take as free."""
@@ -74,6 +76,10 @@ class Cluster(Document, frozen=True, kw_only=True, forbid_unknown_fields=True, t
         for name, number in (("gpus", gpus), ("gpus_per_node", gpus_per_node), ("memory_bytes", memory_bytes)):
             if number is not None and number < 1:
                 raise InputError(f"a cluster with {name} = {number} cannot compute anything: give at least 1.")
+        if gpus > MOST_DEVICES:
+            raise InputError(
+                f"a cluster of {gpus} devices is more than can be planned for: give at most {MOST_DEVICES}."
+            )
         per_node = gpus_per_node or gpus
         devices = tuple(Device(memory_bytes=memory_bytes, node=rank // per_node) for rank in range(gpus))
         return cls(devices=devices, intra_node=intra_node or Link(), inter_node=inter_node or Link())

@@ -51,3 +51,8 @@ def test_sizes_below_one_are_refused(sizes):
 def test_a_number_that_cannot_be_is_named(cluster, path):
     with pytest.raises(InputError, match=path):
         check_cluster(cluster)
+
+
+def test_more_devices_than_there_are_anywhere_are_refused_before_memory_is_taken_for_them() -> None:
+    with pytest.raises(InputError, match="at most 65536"):
+        Cluster.uniform(999_999_999_999)
