@@ -16,7 +16,7 @@ VIRTUAL = ("interleaved", "bfs", "zb-v", "dualpipe-v")
 SPLIT = ("zb-h1", "zb-h2", "zb-v", "dualpipe-v")
 V_SHAPED = ("zb-v", "dualpipe-v")
 FITTED = "fitted"
-MAXIMUM_ACTIONS = 3_000_000
+MAXIMUM_ACTIONS = 8_000_000
 
 
 def placement(name: str, *, ranks: int, virtual: int = 1) -> tuple[int, ...]:
@@ -47,7 +47,7 @@ def make(name: str, *, stages: int, micro_batches: int, virtual: int | None = No
     ------
     InputError
         If the name is unknown, a size is below 1, an option does not belong to that schedule, or it would have more
-        than 3 million actions.
+        than 8 million actions.
     """
     if virtual is None:
         virtual = 2 if name in V_SHAPED else 1
