@@ -1,6 +1,8 @@
 """What a rank sees of its own run: peak memory, the step of median length, the load of other programs."""
 
+import os
 import statistics
+import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -9,6 +11,7 @@ import torch
 from torch import Tensor
 
 from autopipe.documents.timeline import Lane, Span, Timeline
+from autopipe.profiler.load import ForeignLoad
 from autopipe.profiler.memory import StorageLedger
 
 
@@ -17,6 +20,19 @@ class Usage(NamedTuple):
 
     own_share: float
     others_share: float | None
+
+
+class UsageMeter:
+    """Counts from its making on what this process and all others take of the processors."""
+
+    def __init__(self) -> None:
+        self._load, self._start, self._cpu_start = ForeignLoad(), time.perf_counter(), time.process_time()
+
+    def read(self) -> Usage:
+        """Return the shares so far."""
+        capacity = (time.perf_counter() - self._start) * (os.cpu_count() or 1)
+        own = (time.process_time() - self._cpu_start) / capacity
+        return Usage(own_share=own, others_share=self._load.share())
 
 
 def counted_peak(pipe: Any, optimizer: torch.optim.Optimizer, step: Callable[[], Any]) -> int:

@@ -37,18 +37,12 @@ class Blocks:
 
     def torn(self) -> tuple[int, ...]:
         """Return the positions at which a cut would tear a block apart, ascending."""
-        last = {number: max(i for i, own in enumerate(self.of_layer) if number in own) for number in self.numbers}
-        first = {number: min(i for i, own in enumerate(self.of_layer) if number in own) for number in self.numbers}
-        return tuple(
-            position
-            for position in range(1, len(self.of_layer))
-            if any(first[number] < position <= last[number] for number in self.numbers)
-        )
+        inside = {position for first, last in self._spans().values() for position in range(first + 1, last + 1)}
+        return tuple(sorted(inside))
 
     def in_stage(self, begin: int, end: int) -> tuple[int, ...]:
         """Return the blocks that end in layers ``begin`` to ``end - 1``, ascending."""
-        last = {number: max(i for i, own in enumerate(self.of_layer) if number in own) for number in self.numbers}
-        return tuple(number for number in self.numbers if begin <= last[number] < end)
+        return tuple(number for number, (_, last) in self._spans().items() if begin <= last < end)
 
     def held(self, begin: int, end: int) -> tuple[str, ...]:
         """Return, in the order of the forward, the blocks and the modules outside all blocks in these layers."""
@@ -58,6 +52,14 @@ class Blocks:
                 number = _number(module) if _numbered(module) == self.path else None
                 found[module if number is None else self.name(number)] = None
         return tuple(found)
+
+    def _spans(self) -> dict[int, tuple[int, int]]:
+        """Return the first and the last layer of each block, by its number, ascending."""
+        spans = {}
+        for number in self.numbers:
+            layers = [index for index, own in enumerate(self.of_layer) if number in own]
+            spans[number] = (layers[0], layers[-1])
+        return spans
 
 
 def find_blocks(graph: Graph) -> Blocks:

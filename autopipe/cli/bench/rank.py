@@ -1,6 +1,5 @@
 """One rank of a bench: it trains its stages on the same made-up mini-batch and writes down what it saw."""
 
-import os
 import sys
 import time
 from pathlib import Path
@@ -11,12 +10,11 @@ import torch
 
 import autopipe
 from autopipe import Arguments
-from autopipe.cli.observed import Usage, counted_peak, median_step, with_optimizer
+from autopipe.cli.observed import Usage, UsageMeter, counted_peak, median_step, with_optimizer
 from autopipe.cli.subject import prepare
 from autopipe.cli.values import TensorSpec
 from autopipe.documents.files import load, save
 from autopipe.documents.plan import Plan
-from autopipe.profiler.load import ForeignLoad
 from autopipe.profiler.optimizer import parse_optimizer
 
 WARM_UP = 2
@@ -52,7 +50,7 @@ def run(job: Job) -> None:
     plan = load(job.plan, Plan)
     pipe = autopipe.pipeline(subject.model, plan=plan, loss_fn=subject.loss_fn)
     optimizer = parse_optimizer(job.optimizer)(list(pipe.parameters()))
-    load_of_others, start, cpu_start = ForeignLoad(), time.perf_counter(), time.process_time()
+    meter = UsageMeter()
     timelines = []
 
     def step() -> Any:
@@ -66,8 +64,7 @@ def run(job: Job) -> None:
         optimizer.zero_grad()
         if pipe.rank == 0:
             print(msgspec.json.encode({"step": number + 1}).decode(), flush=True)
-    capacity = (time.perf_counter() - start) * (os.cpu_count() or 1)
-    usage = Usage(own_share=(time.process_time() - cpu_start) / capacity, others_share=load_of_others.share())
+    usage = meter.read()
     report = Usages(usage=usage, peak_bytes=counted_peak(pipe, optimizer, step))
     (folder / f"rank{pipe.rank}.json").write_bytes(msgspec.json.encode(report))
     if pipe.rank == 0:

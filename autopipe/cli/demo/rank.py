@@ -1,6 +1,5 @@
 """One rank of the demo: torchrun starts it twice, it trains its stages and writes down what it saw."""
 
-import os
 import sys
 import time
 from pathlib import Path
@@ -12,10 +11,9 @@ from torch import Tensor
 import autopipe
 from autopipe.cli.demo.model import CONTEXT, LEARNING_RATE, build, next_byte_loss
 from autopipe.cli.demo.text import draw_batch, read_text
-from autopipe.cli.observed import Usage, counted_peak, median_step, with_optimizer
+from autopipe.cli.observed import UsageMeter, counted_peak, median_step, with_optimizer
 from autopipe.documents.files import save
 from autopipe.documents.timeline import Timeline
-from autopipe.profiler.load import ForeignLoad
 
 WARM_UP = 3
 PLAN, TIMELINE = "plan.json", "timeline.json"
@@ -43,7 +41,7 @@ def train(job: Job) -> None:
     pipe = autopipe.pipeline(build(), plan=folder / PLAN, loss_fn=next_byte_loss)
     optimizer = torch.optim.AdamW(pipe.parameters(), lr=LEARNING_RATE)
     text = read_text()
-    load, start, cpu_start = ForeignLoad(), time.perf_counter(), time.process_time()
+    meter = UsageMeter()
     gradients: dict[int, dict[str, Tensor]] = {}
     timelines: list[Timeline] = []
     for step in range(job.steps):
@@ -57,8 +55,7 @@ def train(job: Job) -> None:
         optimizer.zero_grad()
         if pipe.rank == 0:
             print(msgspec.json.encode(Report(step=step, loss=loss.item())).decode(), flush=True)
-    capacity = (time.perf_counter() - start) * (os.cpu_count() or 1)
-    usage = Usage(own_share=(time.process_time() - cpu_start) / capacity, others_share=load.share())
+    usage = meter.read()
     inputs, target = draw_batch(text, step=job.steps, batch=job.batch, time=CONTEXT)
     peak = counted_peak(pipe, optimizer, lambda: pipe.step(inputs, target=target))
     result = {"gradients": gradients, "peak_bytes": peak, "usage": tuple(usage)}
