@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from autopipe.cli.entry import run
+from autopipe.schedules.named import MAXIMUM_ACTIONS
 from tests.fuzz import Corpus, fuzz, make_corpus
 
 
@@ -26,7 +27,7 @@ def test_mutated_documents_and_command_lines_end_in_a_sentence(corpus: Corpus, t
         ({"pipeline_size": 3}, "pipeline_size is 3, and not every rank has a stage"),
         ({"stages": []}, "stages is empty"),
         ({"device_order": [0, 0]}, "device_order does not hold each of 0 to 1 once"),
-        ({"micro_batches": 10**12}, "at most 3000000 are made"),
+        ({"micro_batches": 10**12}, f"at most {MAXIMUM_ACTIONS} are made"),
     ],
 )
 def test_a_plan_that_contradicts_itself_is_refused_with_the_fault(
