@@ -4,6 +4,7 @@ import contextlib
 import copy
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -53,32 +54,47 @@ def tensors_of_ranks(graph: Graph, layout: Layout, devices: Mapping[int, torch.d
     return found
 
 
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """How ranks compute what the layout gives them.
+
+    Attributes
+    ----------
+    loss_fn : function of (output, target) to a scalar, optional
+        By default the model's own loss.
+    reduction : Reduction
+        Whether the losses of micro-batches count by their shares, or add up.
+    recompute_policy : Policy, optional
+        Which results recomputed layers keep.
+    boundary_dtype : torch.dtype, optional
+        A smaller one in which floating-point tensors travel between ranks.
+    compilation : Compilation, optional
+        How stages are compiled.
+    """
+
+    loss_fn: LossFunction | None = None
+    reduction: Reduction = Reduction.MEAN
+    recompute_policy: Policy | None = None
+    boundary_dtype: torch.dtype | None = None
+    compilation: Compilation | None = None
+
+
 def build_rank(
     module: fx.GraphModule,
     graph: Graph,
     layout: Layout,
     endpoint: Endpoint,
+    recipe: Recipe,
     *,
-    loss_fn: LossFunction | None,
-    reduction: Reduction,
     draw_lock: contextlib.AbstractContextManager[Any],
-    recompute_policy: Policy | None = None,
-    boundary_dtype: torch.dtype | None = None,
-    compilation: Compilation | None = None,
     whereabouts: Whereabouts | None = None,
 ) -> Rank:
     """Return what the endpoint's rank runs of ``module`` under ``layout``.
 
     Parameters
     ----------
-    reduction : Reduction
-        Whether the losses of micro-batches count by their shares, or add up.
     draw_lock : context manager
         Held while a random operation draws: a lock where several ranks share a generator.
-    boundary_dtype : torch.dtype, optional
-        A smaller one in which floating-point tensors travel between ranks.
-    compilation : Compilation, optional
-        How stages are compiled.
     whereabouts : Whereabouts, optional
         Where the rank is told to be.
 
@@ -92,25 +108,56 @@ def build_rank(
     ties = find_ties(graph, layout.bounds, layout.stage_ranks)
     originals = _by_original_name(module, graph)
     stand_ins = _stand_ins(ties, originals, endpoint)
-    twins = [
-        {id(originals[n]): p for n, p in stand_ins.items()} if r == endpoint.rank else {} for r in layout.stage_ranks
-    ]
-    stages = split(module, graph, layout.bounds, twins=twins)
-    mine = [stage for stage, rank in zip(stages, layout.stage_ranks, strict=True) if rank == endpoint.rank]
     seeds = Seeds(endpoint.device, draw_lock)
-    for stage in mine:
-        drawing = {name for layer in graph.layers[stage.begin : stage.end] for name in layer.draws}
-        seed_draws(stage.module, drawing, seeds)
-        if endpoint.device.type != "cpu":
-            retarget(stage.module, endpoint.device)
-        recomputed = _recomputed(graph, layout, stage)
-        recompute_layers(stage.module, recomputed, policy=recompute_policy)
-        if compilation is not None:
-            layers = graph.layers[stage.begin : stage.end]
-            rest = {layer.name: layer.nodes for layer in layers if layer.name not in recomputed}
-            compilation.apply(stage.module, rest)
+    twins = {id(originals[name]): parameter for name, parameter in stand_ins.items()}
+    stages = _own_stages(module, graph, layout, endpoint.rank, twins)
+    for stage in stages:
+        _prepare(stage, graph, layout, recipe, seeds)
+    own = originals | stand_ins
+    return Rank(
+        runtime=_runtime(stages, graph, layout, endpoint, recipe, seeds, whereabouts),
+        places=_places(stages, own),
+        tied=TiedGradients(
+            ties, {tie.name: own[tie.name] for tie in ties if endpoint.rank in tie.ranks}, endpoint, first_tag=TIE_TAGS
+        ),
+    )
+
+
+def _own_stages(
+    module: fx.GraphModule, graph: Graph, layout: Layout, rank: int, twins: Mapping[int, nn.Parameter]
+) -> tuple[Stage, ...]:
+    """Return the rank's stages; ``twins`` take the places of the parameters whose ids they stand under."""
+    stages = split(
+        module, graph, layout.bounds, twins=[dict(twins) if owner == rank else {} for owner in layout.stage_ranks]
+    )
+    return tuple(stage for stage, owner in zip(stages, layout.stage_ranks, strict=True) if owner == rank)
+
+
+def _prepare(stage: Stage, graph: Graph, layout: Layout, recipe: Recipe, seeds: Seeds) -> None:
+    """Make a stage draw from ``seeds``, compute on their device, recompute and be compiled as it should."""
+    layers = graph.layers[stage.begin : stage.end]
+    seed_draws(stage.module, {name for layer in layers for name in layer.draws}, seeds)
+    if seeds.device.type != "cpu":
+        retarget(stage.module, seeds.device)
+    recomputed = _recomputed(graph, layout, stage)
+    recompute_layers(stage.module, recomputed, policy=recipe.recompute_policy)
+    if recipe.compilation is not None:
+        rest = {layer.name: layer.nodes for layer in layers if layer.name not in recomputed}
+        recipe.compilation.apply(stage.module, rest)
+
+
+def _runtime(
+    stages: Sequence[Stage],
+    graph: Graph,
+    layout: Layout,
+    endpoint: Endpoint,
+    recipe: Recipe,
+    seeds: Seeds,
+    whereabouts: Whereabouts | None,
+) -> Runtime:
+    shares = Shares(recipe.reduction, total=replica_total(endpoint))
     runtime = Runtime(
-        stages=mine,
+        stages=stages,
         stage_ranks=layout.stage_ranks,
         routes=routes(graph.values, layout.bounds),
         edges=stage_edges(graph.values, layout.bounds),
@@ -118,32 +165,31 @@ def build_rank(
         forward_schedule=layout.evaluation,
         micro_batches=layout.micro_batches,
         endpoint=endpoint,
-        ending=Ending(endpoint, loss_fn, Shares(reduction, total=replica_total(endpoint)), seeds),
+        ending=Ending(endpoint, recipe.loss_fn, shares, seeds),
         seeds=seeds,
-        boundary_dtype=boundary_dtype,
-        splits_backward=compilation is None,
+        boundary_dtype=recipe.boundary_dtype,
+        splits_backward=recipe.compilation is None,
         whereabouts=whereabouts,
         inputs=Inputs(graph.arguments, graph.whole_inputs),
     )
-    if compilation is not None and runtime.has_split_backwards:
+    if recipe.compilation is not None and runtime.has_split_backwards:
         warnings.warn(
             f"schedule {layout.schedule} splits backwards, and torch compiles each backward as one: all of it runs in "
             "the first part, so that idle time is that of 1F1B. Compile no stages, or plan with another schedule.",
             stacklevel=2,
         )
-    shared = {tie.name: stand_ins.get(tie.name, originals[tie.name]) for tie in ties if endpoint.rank in tie.ranks}
-    names = {id(stand_ins.get(name, parameter)): name for name, parameter in originals.items()}
-    parts = dict.fromkeys(part for stage in mine for part in stage.module.modules())
+    return runtime
+
+
+def _places(stages: Sequence[Stage], own: Mapping[str, nn.Parameter]) -> dict[str, tuple[nn.Module, str]]:
+    """Return where each of the rank's parameters stands, by original name: the first module and its attribute."""
+    names = {id(parameter): name for name, parameter in own.items()}
     places: dict[str, tuple[nn.Module, str]] = {}
-    for part in parts:
+    for part in dict.fromkeys(part for stage in stages for part in stage.module.modules()):
         for attribute, parameter in part._parameters.items():
             if parameter is not None:
                 places.setdefault(names[id(parameter)], (part, attribute))
-    return Rank(
-        runtime=runtime,
-        places=places,
-        tied=TiedGradients(ties, shared, endpoint, first_tag=TIE_TAGS),
-    )
+    return places
 
 
 def _recomputed(graph: Graph, layout: Layout, stage: Stage) -> dict[str, tuple[str, ...]]:

@@ -44,7 +44,7 @@ class Seeds:
 
     def __init__(self, device: torch.device, lock: contextlib.AbstractContextManager[Any]) -> None:
         self.seed = self.step = self.micro_batch = 0
-        self._device = device
+        self.device = device
         self._lock = lock
         self._quiet: set[str] = set()
 
@@ -64,17 +64,17 @@ class Seeds:
             return function(*args)
         with self._lock:
             self._sow(node)
-            before = generator_states(self._device)
+            before = generator_states(self.device)
             result = function(*args)
-            if all(map(torch.equal, before, generator_states(self._device))):
+            if all(map(torch.equal, before, generator_states(self.device))):
                 self._quiet.add(node)
             return result
 
     def _sow(self, node: str) -> None:
         value = draw_seed(self.seed, self.step, self.micro_batch, node)
         torch.default_generator.manual_seed(value)
-        if self._device.type != "cpu":
-            _device_generator(self._device).manual_seed(value)
+        if self.device.type != "cpu":
+            _device_generator(self.device).manual_seed(value)
 
 
 class Seeded(nn.Module):

@@ -24,7 +24,7 @@ BATCH = 8
 def gradient_messages(pipe: Pipeline) -> Counter[tuple[int, int]]:
     """Count from now on the gradient messages that hold a tensor, by sending and reading stage."""
     counts: Counter[tuple[int, int]] = Counter()
-    for rank in pipe._ranks:
+    for rank in pipe._ranks.all:
         mail = rank.runtime._mail
         put = mail.put
 
