@@ -8,7 +8,7 @@ import numpy as np
 from autopipe.costs.peak import working_peak
 from autopipe.costs.size import SizedProfile
 from autopipe.costs.tables import Rectangles, Table, between, prefix
-from autopipe.costs.time import IntervalTimes, shared_pairs
+from autopipe.costs.time import IntervalTimes, entering, shared_pairs
 from autopipe.documents.profile import ProfiledLayer, ProfiledValue
 from autopipe.schedules.comms import SEND_SLACK
 from autopipe.schedules.residency import StageHolding
@@ -63,12 +63,13 @@ def interval_memory(sized: SizedProfile, times: IntervalTimes) -> IntervalMemory
     near_inputs = _near_input_gradients(sized)
     near_outputs = _near_outputs(sized)
     values, layers = sized.profile.values, len(sized.costs)
+    inputs = entering(zip(values, sized.value_bytes, strict=True), layers)
     trained = ((value, size) for value, size in zip(values, sized.value_bytes, strict=True) if value.requires_grad)
     return IntervalMemory(
         parameters=parameters,
         state=state,
-        saved=kept + times.input_bytes,
-        peak=peak + times.input_bytes,
+        saved=kept + inputs,
+        peak=peak + inputs,
         near_input_gradients=near_inputs,
         far_input_gradients=times.input_gradient_bytes - near_inputs,
         near_outputs=near_outputs,

@@ -43,8 +43,14 @@ class SizedProfile(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def unsaved_bytes(self) -> tuple[int, ...]:
         """By value, what a message with it holds until it has left: nothing more where its producer saves it."""
-        places = zip(self.profile.values, self.value_bytes, self.kept_from, strict=True)
+        places = zip(self.profile.values, self.sent_bytes, self.kept_from, strict=True)
         return tuple(0 if kept == value.producer else size for value, size, kept in places)
+
+    @property
+    def sent_bytes(self) -> tuple[int, ...]:
+        """By value, what travels to each stage that reads it: nothing where stages make it again."""
+        places = zip(self.profile.values, self.value_bytes, strict=True)
+        return tuple(0 if value.is_rebuilt else size for value, size in places)
 
 
 def at_size(profile: Profile, micro_batch_size: int) -> SizedProfile:

@@ -104,6 +104,8 @@ def edge_costs(
     unsaved: dict[tuple[int, int], int] = {}
     backward: dict[tuple[int, int], int] = {}
     for value, size, held in zip(values, sized.value_bytes, sized.unsaved_bytes, strict=True):
+        if value.is_rebuilt:
+            continue
         source = owner[value.producer]
         for target in {owner[consumer] for consumer in value.consumers} - {source}:
             forward[source, target] = forward.get((source, target), 0) + size

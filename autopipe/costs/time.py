@@ -67,7 +67,8 @@ def interval_times(sized: SizedProfile) -> IntervalTimes:
     optimizer = between(prefix(layer.optimizer_ns or 0 for layer in layers))
     for pair in shared_pairs(sized.profile.shared):
         optimizer[: pair.first + 1, pair.second + 1 :] -= _shared_update_ns(layers[pair.second], pair.bytes)
-    every = tuple(zip(sized.profile.values, sized.value_bytes, strict=True))
+    values = zip(sized.profile.values, sized.value_bytes, strict=True)
+    every = tuple((value, size) for value, size in values if not value.is_rebuilt)
     trained = tuple((value, size) for value, size in every if value.requires_grad)
     input_gradients = entering(((value, 1) for value, _ in trained), len(layers))
     input_grad, weight_grad = _backward_parts(sized, backward, input_gradients)

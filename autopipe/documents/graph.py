@@ -40,7 +40,8 @@ class Value(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     ``name`` is the fx node that makes it; ``producer`` and ``consumers`` are layer indices, consumers
     ascending and above the producer. A tensor has ``shape``, ``dtype`` and ``bytes`` as in the example
-    run; a value that is no tensor (a number, a string, None) has none of them.
+    run; a value that is no tensor (a number, a string, None) has none of them. ``rebuilt_by`` names the nodes, in
+    order, with which a stage that reads the value makes it again instead of receiving it; () where it is sent.
     """
 
     name: str
@@ -50,6 +51,12 @@ class Value(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     shape: tuple[int, ...] | None = None
     dtype: str | None = None
     bytes: int = 0
+    rebuilt_by: tuple[str, ...] = ()
+
+    @property
+    def is_rebuilt(self) -> bool:
+        """Whether stages make the value again instead of receiving it."""
+        return bool(self.rebuilt_by)
 
 
 class Layer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -90,7 +90,7 @@ class ProfiledValue(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     ``readers`` the layers that read this storage under any name, () for the consumers. ``gradient_bytes`` are what
     its gradient keeps alive from the backward of its last reader until that of its producer (a gradient that
     is part of a larger storage keeps all of it), as far as layers lie between the two; 0 where none do, () where
-    it was not measured.
+    it was not measured. ``is_rebuilt`` tells that a stage makes the value again instead of receiving it.
     """
 
     name: str
@@ -103,6 +103,7 @@ class ProfiledValue(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     storage_bytes: tuple[int, ...] = ()
     readers: tuple[int, ...] = ()
     gradient_bytes: tuple[int, ...] = ()
+    is_rebuilt: bool = False
 
 
 class SharedParameter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

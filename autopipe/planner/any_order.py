@@ -104,7 +104,7 @@ def graph_of(sized: SizedProfile, cluster: Cluster, *, stages: int) -> Dag:
         source = piece_of[value.producer]
         targets = tuple(sorted({piece_of[consumer] for consumer in value.consumers} - {source}))
         seconds = (link.transfer_ns(size) - (link.latency_ns or 0)) / SECOND
-        if targets:
+        if targets and not value.is_rebuilt:
             both = 2 if value.requires_grad else 1
             transfers.append(Transfer(source=source, targets=targets, seconds=both * seconds, size_bytes=size))
     limits = [device.memory_bytes for device in cluster.devices]

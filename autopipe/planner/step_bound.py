@@ -280,7 +280,7 @@ class Seam:
         self.joined = np.zeros(layers + 1, dtype=bool)
         self._bytes = [0] * (layers + 1)
         for value, size in zip(sized.profile.values, sized.value_bytes, strict=True):
-            if trained and not value.requires_grad:
+            if value.is_rebuilt or (trained and not value.requires_grad):
                 continue
             for consumer in value.consumers:
                 self.feeds[consumer].append(value.producer)

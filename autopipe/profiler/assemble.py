@@ -127,6 +127,7 @@ def profiled_values(found: Findings) -> tuple[ProfiledValue, ...]:
             producer_saves=value.name in largest.maker_saves,
             storage_bytes=tuple(footprint.storage_bytes.get(value.name, 0) for footprint in found.footprints),
             readers=tuple(begin[reader] for reader in largest.readers.get(value.name, ())),
+            is_rebuilt=value.is_rebuilt,
         )
         for value in found.graph.values
     )

@@ -8,6 +8,7 @@ from autopipe.documents.graph import ForbiddenCut, Graph, Layer, Parameter, Valu
 from autopipe.recorder.encode import encode_node
 from autopipe.recorder.glue import is_own
 from autopipe.recorder.layers import Group
+from autopipe.recorder.makings import find_makings
 from autopipe.recorder.notes import memory, note_of
 
 
@@ -98,12 +99,17 @@ def _find(model: nn.Module, name: str) -> object:
 
 def _values(graph: fx.Graph, groups: Sequence[Group]) -> tuple[Value, ...]:
     layer_of = {node: index for index, group in enumerate(groups) for node in group.nodes}
+    readers = {node: {layer_of[user] for user in node.users} for node in graph.nodes}
+    makings = find_makings(graph, {node for node, layers in readers.items() if layers - {layer_of.get(node)}})
+    for node, making in makings.items():
+        for source in making.sources:
+            readers[source] |= readers[node]
     values = []
     for node in graph.nodes:
         if node.op in ("get_attr", "output"):
             continue
         producer = layer_of[node]
-        consumers = tuple(sorted({layer_of[user] for user in node.users} - {producer}))
+        consumers = tuple(sorted(readers[node] - {producer}))
         if not consumers:
             continue
         note = note_of(node)
@@ -116,6 +122,7 @@ def _values(graph: fx.Graph, groups: Sequence[Group]) -> tuple[Value, ...]:
                 shape=note.shape,
                 dtype=note.dtype,
                 bytes=note.bytes,
+                rebuilt_by=tuple(step.name for step in makings[node].steps) if node in makings else (),
             )
         )
     return tuple(values)

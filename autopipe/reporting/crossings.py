@@ -6,7 +6,7 @@ from autopipe.documents.graph import Graph, Value
 
 
 class Crossing(NamedTuple):
-    """The place before layer ``position``: the values that cross it, their bytes, and why it is no cut, if so."""
+    """The place before layer ``position``: the values sent over it, their bytes, and why it is no cut, if so."""
 
     position: int
     values: tuple[Value, ...]
@@ -19,7 +19,8 @@ def crossings(graph: Graph) -> tuple[Crossing, ...]:
     reasons = {cut.position: cut.reason for cut in graph.forbidden_cuts}
     places = []
     for position in range(1, len(graph.layers)):
-        values = tuple(value for value in graph.values if value.producer < position <= max(value.consumers))
+        sent = (value for value in graph.values if not value.is_rebuilt)
+        values = tuple(value for value in sent if value.producer < position <= max(value.consumers))
         places.append(Crossing(position, values, sum(value.bytes for value in values), reasons.get(position)))
     return tuple(places)
 

@@ -102,6 +102,11 @@ def _remarks(graph: Graph, whole: Mapping[str, str], unchecked: str | None) -> l
         remarks.append(f"No cut before {place}: {reason}.")
     for name, layers in graph.tied().items():
         remarks.append(f"Tied: {name} is read by layers {', '.join(map(str, layers))}.")
+    remade = tuple(value for value in graph.values if value.is_rebuilt)
+    if remade:
+        remarks.append(
+            f"Made again in each stage that reads it, which is cheaper than to send it: {words_for(remade)}."
+        )
     if whole:
         remarks.append("Called whole, because a graph cannot hold what they do:")
         for reason, items in groupby(sorted(whole.items(), key=lambda item: item[1]), key=lambda item: item[1]):

@@ -21,6 +21,10 @@ class Crossing(Protocol):
     def requires_grad(self) -> bool:
         """Whether a gradient comes back for it."""
 
+    @property
+    def is_rebuilt(self) -> bool:
+        """Whether stages make it again instead of receiving it."""
+
 
 def stage_edges(values: Iterable[Crossing], bounds: Sequence[int]) -> tuple[Edge, ...]:
     """Return the edges of a pipeline cut at ``bounds``, ascending.
@@ -38,6 +42,8 @@ def stage_edges(values: Iterable[Crossing], bounds: Sequence[int]) -> tuple[Edge
     owner = stage_of(bounds)
     gradient: dict[tuple[int, int], bool] = {}
     for value in values:
+        if value.is_rebuilt:
+            continue
         source = owner[value.producer]
         for target in {owner[consumer] for consumer in value.consumers} - {source}:
             gradient[source, target] = gradient.get((source, target), False) or value.requires_grad

@@ -39,12 +39,22 @@ def check_bounds(bounds: Sequence[int], layers: int) -> tuple[int, ...]:
 def routes(values: Sequence[Value], bounds: Sequence[int]) -> tuple[Route, ...]:
     """Return what travels between stages: one route per (producing stage, reading stage), ascending.
 
-    A value that skips stages goes straight to each stage that reads it, once per reading stage.
+    A value that skips stages goes straight to each stage that reads it, once per reading stage; one that stages make
+    again does not travel.
     """
     owner = stage_of(bounds)
     names: dict[tuple[int, int], list[str]] = {}
     for value in values:
+        if value.is_rebuilt:
+            continue
         source = owner[value.producer]
         for target in sorted({owner[consumer] for consumer in value.consumers} - {source}):
             names.setdefault((source, target), []).append(value.name)
     return tuple(Route(source=s, target=t, names=tuple(names[s, t])) for s, t in sorted(names))
+
+
+def remade(values: Sequence[Value], bounds: Sequence[int], stage: int) -> set[str]:
+    """Return the nodes of earlier stages that ``stage`` runs too, for the values that it makes again."""
+    owner = stage_of(bounds)
+    read = (v for v in values if owner[v.producer] < stage and any(owner[layer] == stage for layer in v.consumers))
+    return {name for value in read for name in value.rebuilt_by}

@@ -11,7 +11,7 @@ from torch.utils import _pytree as pytree
 
 from autopipe.documents.graph import Graph
 from autopipe.recorder import assemble
-from autopipe.stages.boundary import check_bounds, routes
+from autopipe.stages.boundary import check_bounds, remade, routes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +69,7 @@ def split(
         outputs = tuple(sorted(outgoing, key=order.__getitem__))
         layers = graph.layers[bounds[index] : bounds[index + 1]]
         is_last = index == len(bounds) - 2
-        names = tuple(name for layer in layers for name in layer.nodes)
+        names = {name for layer in layers for name in layer.nodes} | remade(graph.values, bounds, index)
         part = _part(module, names, inputs, None if is_last else outputs, twins[index] if twins else {})
         stages.append(
             Stage(
@@ -87,13 +87,12 @@ def split(
 
 def _part(
     module: fx.GraphModule,
-    names: tuple[str, ...],
+    wanted: set[str],
     inputs: tuple[str, ...],
     outputs: tuple[str, ...] | None,
     twins: Mapping[int, nn.Parameter],
 ) -> fx.GraphModule:
-    """Return the module of the nodes ``names``; without ``outputs`` it keeps the model's own output node."""
-    wanted = set(names)
+    """Return the module of the nodes ``wanted``; without ``outputs`` it keeps the model's own output node."""
     graph = fx.Graph()
     copies: dict[fx.Node, fx.Node] = {}
     received = set(inputs)

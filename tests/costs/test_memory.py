@@ -42,6 +42,18 @@ def test_a_received_value_is_held_until_the_backward_but_an_internal_one_only_if
     assert memory_of(profile(layers, [value])).saved[0, 1] == 0
 
 
+def test_a_value_that_stages_make_again_is_held_by_its_reader_and_by_no_message():
+    layers = [layer("a", [cost()]), layer("b", [cost()])]
+    found = {}
+    for is_rebuilt in (False, True):
+        value = ProfiledValue(
+            name="mask", producer=0, consumers=(1,), requires_grad=False, bytes=(8,), is_rebuilt=is_rebuilt
+        )
+        found[is_rebuilt] = memory_of(profile(layers, [value]))
+    assert [found[is_rebuilt].saved[1, 2] for is_rebuilt in (False, True)] == [8, 8]
+    assert [found[is_rebuilt].far_outputs[0, 1] for is_rebuilt in (False, True)] == [8, 0]
+
+
 def test_only_the_last_layer_of_a_stage_holds_what_the_stage_received_while_it_climbs():
     costs = [cost(saved_bytes=5, transient_bytes=20, ending_transient_bytes=28) for _ in range(3)]
     memory = memory_of(profile([layer(str(index), [one]) for index, one in enumerate(costs)], crossing_bytes=8))

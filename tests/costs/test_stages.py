@@ -21,6 +21,7 @@ def test_an_edge_carries_every_value_that_its_reader_needs_over_the_link_between
     values = [
         ProfiledValue(name="hidden", producer=0, consumers=(1, 2), requires_grad=True, bytes=(8,)),
         ProfiledValue(name="mask", producer=0, consumers=(2,), requires_grad=False, bytes=(3,)),
+        ProfiledValue(name="causal", producer=0, consumers=(2,), requires_grad=False, bytes=(99,), is_rebuilt=True),
         ProfiledValue(name="next", producer=1, consumers=(2,), requires_grad=True, bytes=(5,)),
     ]
     found = profile([layer(name, [cost()]) for name in "abc"], values)

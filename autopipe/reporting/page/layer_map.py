@@ -36,7 +36,11 @@ def layer_map(plan: Plan, graph: Graph) -> Markup:
             )
         )
     for stage, cut in enumerate(plan.stages[1:]):
-        crossing = [value for value in graph.values if value.producer < cut.begin <= value.consumers[-1]]
+        crossing = [
+            value
+            for value in graph.values
+            if not value.is_rebuilt and value.producer < cut.begin <= value.consumers[-1]
+        ]
         size = sum(value.bytes for value in crossing)
         parts.append(
             Markup(
