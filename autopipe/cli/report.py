@@ -25,7 +25,7 @@ def command(plan_file: str, timeline_file: str | None, profile_file: str | None,
     autopipe report plan.json -o report.html
     autopipe report plan.json timeline.json --profile profile.json
     """
-    from autopipe.planner import simulate_plan
+    from autopipe.planner import simulate_plan, trade_offs
     from autopipe.reporting.page import report_page
 
     plan = load(plan_file, Plan)
@@ -36,6 +36,7 @@ def command(plan_file: str, timeline_file: str | None, profile_file: str | None,
             "of a step of this plan."
         )
     profile = None if profile_file is None else load(profile_file, Profile)
-    page = report_page(plan, simulate_plan(plan), measured=measured, profile=profile)
+    others = () if profile is None else trade_offs(plan, profile)
+    page = report_page(plan, simulate_plan(plan), measured=measured, profile=profile, trade_offs=others)
     write_whole(page.encode(), output)
     Screen(json=False, quiet=quiet).say(f"Written to {output}: open it in a browser (file://{Path(output).resolve()}).")

@@ -94,7 +94,10 @@ class Certificate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class Alternative(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A plan that was considered and lost: its choices and its predicted step, None where it does not fit."""
+    """A plan that was considered and lost: its choices and its predicted step, None where it does not fit.
+
+    Where it was not ``solved``, the step is a time under which no step of these choices can be.
+    """
 
     pipeline_size: int
     micro_batch_size: int
@@ -104,6 +107,7 @@ class Alternative(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     virtual_stages: int = 1
     depth: int = 0
     step_ns: int | None
+    solved: bool = True
     bounds: tuple[int, ...] = ()
     reason: str = ""
 

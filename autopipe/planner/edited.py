@@ -24,11 +24,7 @@ def rescored(edited: Plan, profile: Profile) -> tuple[Plan, str]:
     InputError
         If its stages are no split of the layers, or its schedule is spelt out.
     """
-    if edited.model != profile.model or edited.graph_fingerprint != profile.graph_fingerprint:
-        raise MismatchError(
-            f"the plan is for {edited.model!r} and the profile of {profile.model!r}: give the profile that it was made "
-            "from."
-        )
+    check_same_model(edited, profile)
     if edited.actions:
         raise InputError(
             f"the plan spells out its schedule {edited.schedule!r}, which was fitted to other stages: write the name "
@@ -36,7 +32,7 @@ def rescored(edited: Plan, profile: Profile) -> tuple[Plan, str]:
         )
     names = [layer.name for layer in profile.layers]
     replicas = edited.data_parallel_size
-    cluster = _cluster_of(edited)
+    cluster = cluster_of(edited)
     batch = edited.batch_size * replicas
     scored = evaluate(
         profile,
@@ -61,7 +57,22 @@ def rescored(edited: Plan, profile: Profile) -> tuple[Plan, str]:
     )
 
 
-def _cluster_of(plan: Plan) -> Cluster:
+def check_same_model(plan: Plan, profile: Profile) -> None:
+    """Return if ``plan`` and ``profile`` are of one model.
+
+    Raises
+    ------
+    MismatchError
+        If they are not.
+    """
+    if plan.model != profile.model or plan.graph_fingerprint != profile.graph_fingerprint:
+        raise MismatchError(
+            f"the plan is for {plan.model!r} and the profile of {profile.model!r}: give the profile that it was made "
+            "from."
+        )
+
+
+def cluster_of(plan: Plan) -> Cluster:
     """Return the devices that the plan was made for, as far as it says."""
     devices = tuple(
         Device(memory_bytes=rank.memory_limit_bytes) for rank in plan.ranks for _ in range(plan.data_parallel_size)

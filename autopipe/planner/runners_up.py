@@ -58,7 +58,7 @@ def _pruned(space: Space, branch: Branch, best: Candidate) -> Alternative:
         if keeps(problem, branch.split):
             candidate = score(problem, branch.split)
             return _alternative(candidate, lost_because(candidate, best))
-    return _of_branch(branch, branch.bound_ns, "not solved: no step of it is shorter than this")
+    return _of_branch(branch, branch.bound_ns, "not solved: no step of it is shorter than this", solved=False)
 
 
 def _fewer(space: Space) -> Iterator[Alternative]:
@@ -117,7 +117,7 @@ def _alternative(candidate: Candidate, reason: str) -> Alternative:
     )
 
 
-def _of_branch(branch: Branch, step_ns: int | None, reason: str) -> Alternative:
+def _of_branch(branch: Branch, step_ns: int | None, reason: str, *, solved: bool = True) -> Alternative:
     grid = branch.cell.grid
     return Alternative(
         pipeline_size=len(grid.rows),
@@ -127,6 +127,7 @@ def _of_branch(branch: Branch, step_ns: int | None, reason: str) -> Alternative:
         schedule=branch.kind.schedule,
         virtual_stages=branch.kind.virtual,
         step_ns=step_ns,
+        solved=solved,
         bounds=branch.split or () if step_ns is not None and branch.tight else (),
         reason=reason,
     )

@@ -3,9 +3,9 @@
 from rich.table import Table
 
 from autopipe.documents.timeline import Timeline
-from autopipe.reporting.columns import add_figures, add_words, plain_table
+from autopipe.reporting.columns import add_figures, add_words, plain_table, shares_that_add_up
 from autopipe.simulator.critical_path import critical_path, shares
-from autopipe.simulator.idle import idle_times
+from autopipe.simulator.idle import Idle, idle_times
 from autopipe.units import format_share, format_time
 
 CAUSES = ("busy", "warm-up", "cool-down", "link", "sending", "imbalance", "dependency", "overhead", "tail")
@@ -13,17 +13,20 @@ CAUSES = ("busy", "warm-up", "cool-down", "link", "sending", "imbalance", "depen
 
 def idle_table(timeline: Timeline) -> Table:
     """Return the share of the step that each rank computes and, by cause, idles; causes that never occur left out."""
-    rows = idle_times(timeline)
-    figures = {cause: [getattr(row, f"{cause.replace('-', '_')}_ns") for row in rows] for cause in CAUSES}
-    shown = [cause for cause in CAUSES if cause == "busy" or any(figures[cause])]
+    rows = [(row.rank, parts_of(row)) for row in idle_times(timeline)]
+    shown = [index for index, cause in enumerate(CAUSES) if cause == "busy" or any(parts[index] for _, parts in rows)]
     table = plain_table("Time of the step by cause")
     add_words(table, "rank")
-    for cause in shown:
-        add_figures(table, cause)
-    for index, row in enumerate(rows):
-        parts = (figures[cause][index] for cause in shown)
-        table.add_row(str(row.rank), *(format_share(part / max(1, timeline.step_ns)) for part in parts))
+    for index in shown:
+        add_figures(table, CAUSES[index])
+    for rank, parts in rows:
+        table.add_row(str(rank), *map(format_share, shares_that_add_up(tuple(parts[index] for index in shown))))
     return table
+
+
+def parts_of(row: Idle) -> tuple[int, ...]:
+    """Return the nanoseconds of one rank in the order of `CAUSES`."""
+    return tuple(getattr(row, f"{cause.replace('-', '_')}_ns") for cause in CAUSES)
 
 
 def path_sentence(timeline: Timeline) -> str:

@@ -98,6 +98,19 @@ def layer_span(stage: StagePlan) -> str:
     return f"{span} ({len(stage.recompute)} recompute)" if stage.recompute else span
 
 
+def schedule_words(choice: Plan | Alternative) -> str:
+    """Return the name of a schedule with its virtual stages and depth, for example ``interleaved x 2``."""
+    virtual = "" if choice.virtual_stages == 1 else f" x {choice.virtual_stages}"
+    return f"{choice.schedule}{virtual}" + (f", depth {choice.depth}" if choice.depth else "")
+
+
+def slower(alternative: Alternative, plan: Plan) -> str:
+    """Return how much longer the step of ``alternative`` is, in per cent; ``-`` where that is not known."""
+    if alternative.step_ns is None or not alternative.solved or not plan.step_ns:
+        return "-"
+    return f"{100 * (alternative.step_ns / plan.step_ns - 1):+.1f} %"
+
+
 def rank_table(plan: Plan) -> Table:
     """Return one row a rank: what is in flight, how long it is busy in a step, its peak against its limit."""
     table = plain_table(f"Ranks, for one step{_mark(plan)}")
@@ -144,28 +157,35 @@ def certificate_sentence(certificate: Certificate) -> Text:
 
 
 def alternative_table(plan: Plan, *, most: int = ALTERNATIVES) -> Table:
-    """Return the plans that were considered and lost, the fastest first, those that do not fit last."""
+    """Return the plans that were considered and lost: the fastest first, then those of which only a bound is known.
+
+    Those that do not fit come last.
+    """
     table = plain_table(f"Considered and not taken{_mark(plan)}")
-    fastest_first = sorted(plan.alternatives, key=lambda a: (a.step_ns is None, a.step_ns or 0))
-    shown = fastest_first[:most]
-    time = times_scale(tuple(a.step_ns for a in shown if a.step_ns is not None))
+    in_order = sorted(plan.alternatives, key=lambda a: (a.step_ns is None, not a.solved, a.step_ns or 0))
+    time = times_scale(tuple(a.step_ns for a in in_order[:most] if a.step_ns is not None))
+    rows = [
+        (
+            str(alternative.pipeline_size),
+            f"{alternative.micro_batches} of {alternative.micro_batch_size}",
+            schedule_words(alternative),
+            time.format(alternative.step_ns),
+            slower(alternative, plan),
+            alternative.reason,
+        )
+        for alternative in in_order
+    ]
+    rows = list(dict.fromkeys(rows))
     add_figures(table, "ranks")
     add_words(table, "micro-batches")
     add_words(table, "schedule")
     add_figures(table, "step", time.unit)
     add_figures(table, "slower")
     add_words(table, "why")
-    for alternative in shown:
-        table.add_row(
-            str(alternative.pipeline_size),
-            f"{alternative.micro_batches} of {alternative.micro_batch_size}",
-            alternative.schedule,
-            time.format(alternative.step_ns),
-            _slower(alternative, plan),
-            alternative.reason,
-        )
-    if len(fastest_first) > most:
-        table.caption = f"and {len(fastest_first) - most} more in the plan file"
+    for row in rows[:most]:
+        table.add_row(*row)
+    if len(rows) > most:
+        table.caption = f"and {len(rows) - most} more in the plan file"
         table.caption_justify = "left"
     return table
 
@@ -173,10 +193,6 @@ def alternative_table(plan: Plan, *, most: int = ALTERNATIVES) -> Table:
 def _mark(plan: Plan) -> str:
     """Return what a table's title adds where times were not measured."""
     return f" ({plan.source})" if plan.source in _ORIGINS else ""
-
-
-def _slower(alternative: Alternative, plan: Plan) -> str:
-    return "-" if alternative.step_ns is None else f"{100 * (alternative.step_ns / plan.step_ns - 1):+.1f} %"
 
 
 def _count(number: int, noun: str) -> str:

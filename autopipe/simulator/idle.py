@@ -50,10 +50,10 @@ def idle_times(timeline: Timeline) -> tuple[Idle, ...]:
     """
     ends = [max((span.end_ns for span in _computed(rank)), default=0) for rank in timeline.ranks]
     makespan = max(ends, default=0)
-    departures = _departures(timeline)
+    departed = departures(timeline)
     most = max((_computing(rank) for rank in timeline.ranks), default=0)
     return tuple(
-        _idle(rank, end, makespan, timeline.step_ns, most, departures)
+        _idle(rank, end, makespan, timeline.step_ns, most, departed)
         for rank, end in zip(timeline.ranks, ends, strict=True)
     )
 
@@ -88,7 +88,7 @@ def _idle(rank: RankTimeline, end: int, makespan: int, step_ns: int, most_ns: in
     )
 
 
-def _departures(timeline: Timeline) -> dict[str, int]:
+def departures(timeline: Timeline) -> dict[str, int]:
     """Return when each message began to leave: a simulated transfer's begin, or a measured send's."""
     found: dict[str, int] = {}
     for rank in timeline.ranks:

@@ -7,23 +7,38 @@ from typing import Any, NamedTuple
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from autopipe.documents.plan import Plan
+from autopipe.documents.plan import Alternative, Plan
 from autopipe.documents.profile import Profile, Source
 from autopipe.documents.timeline import Timeline
+from autopipe.planner.trade_offs import TradeOff
 from autopipe.reporting.colours import PALETTE, stage_colour
-from autopipe.reporting.page.charts import Curve, Part, bar, curves
+from autopipe.reporting.page.charts import Part, bar
+from autopipe.reporting.page.gaps import CAUSES
+from autopipe.reporting.page.idle_rows import idle_rows
 from autopipe.reporting.page.layer_map import layer_map
 from autopipe.reporting.page.tracks import track
+from autopipe.reporting.page.trade_off_curves import trade_off_curves
 from autopipe.reporting.page.verdict import proof, verdict
-from autopipe.reporting.plan_table import layer_span
+from autopipe.reporting.plan_table import layer_span, schedule_words, slower
 from autopipe.reporting.profile_table import rows as profile_rows
-from autopipe.units import MILLISECOND, byte_scale, format_bytes, format_share, format_time, time_scale
+from autopipe.units import byte_scale, format_bytes, format_share, format_time, time_scale
 
 RUNNERS_UP = 20
+PATTERNS = (
+    ("waiting", 6, "M0 6L6 0"),
+    ("imbalance", 6, "M0 0L6 6"),
+    ("link", 4, "M0 2H4"),
+    ("overhead", 4, "M2 0V4"),
+)
 
 
 def report_page(
-    plan: Plan, predicted: Timeline, *, measured: Timeline | None = None, profile: Profile | None = None
+    plan: Plan,
+    predicted: Timeline,
+    *,
+    measured: Timeline | None = None,
+    profile: Profile | None = None,
+    trade_offs: Sequence[TradeOff] = (),
 ) -> str:
     """Return the report as one HTML document that needs nothing else: no file, no network.
 
@@ -36,6 +51,8 @@ def report_page(
         A step of the same plan as it ran.
     profile : Profile, optional
         For the heaviest layers.
+    trade_offs : sequence of TradeOff, optional
+        The plan under other schedules and micro-batch sizes, from `planner.trade_offs`.
 
     Notes
     -----
@@ -48,21 +65,25 @@ def report_page(
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    tracks = [track("predicted", predicted)] + ([] if measured is None else [track("measured", measured)])
+    timelines = [("predicted", predicted)] + ([] if measured is None else [("measured", measured)])
+    tracks = [track(name, timeline) for name, timeline in timelines]
     text: str = environment.get_template("page.html.jinja").render(
         style=Markup(_source(environment, "page.css")),
         script=Markup(_source(environment, "page.js")),
-        data=Markup(_json({"palette": PALETTE, "tracks": tracks})),
+        data=Markup(_json({"palette": PALETTE, "causes": CAUSES, "tracks": tracks})),
         plan=plan,
         verdict=verdict(plan, measured),
         proof=proof(plan),
         facts=_facts(plan, measured),
         stages=_stages(plan),
         ranks=_ranks(plan),
-        curves=_trade_offs(plan),
+        curves=trade_off_curves(plan, trade_offs),
+        idle=[idle_rows(name, timeline) for name, timeline in timelines],
         runners_up=_runners_up(plan),
         heaviest=None if profile is None else _heaviest(profile, plan),
         layers=None if plan.graph is None else layer_map(plan, plan.graph),
+        patterns=PATTERNS,
+        palette=PALETTE,
         legend_colour=stage_colour(0),
     )
     return text
@@ -125,7 +146,7 @@ def _facts(plan: Plan, measured: Timeline | None) -> tuple[Fact, ...]:
         Fact("ranks x replicas", f"{plan.pipeline_size} x {plan.data_parallel_size}"),
         Fact("stages", f"{len(plan.stages)}"),
         Fact("micro-batches", f"{plan.micro_batches} of {plan.micro_batch_size}"),
-        Fact("schedule", plan.schedule),
+        Fact("schedule", schedule_words(plan)),
     ]
     if plan.source is not Source.MEASURED:
         facts.append(Fact("times", f"{plan.source}, not measured"))
@@ -165,7 +186,6 @@ def _stages(plan: Plan) -> tuple[StageRow, ...]:
 def _ranks(plan: Plan) -> tuple[RankRow, ...]:
     limits = [rank.memory_limit_bytes or 0 for rank in plan.ranks]
     whole = max(*limits, *(rank.peak_bytes for rank in plan.ranks), 1)
-    size = byte_scale(whole)
     rows = []
     for index, rank in enumerate(plan.ranks):
         held = [stage for stage in plan.stages if stage.rank == index]
@@ -177,8 +197,8 @@ def _ranks(plan: Plan) -> tuple[RankRow, ...]:
                 stages=", ".join(str(number) for number, stage in enumerate(plan.stages) if stage.rank == index),
                 in_flight=rank.in_flight,
                 busy=format_share(rank.busy_ns / plan.step_ns if plan.step_ns else None),
-                peak=f"{size.format(rank.peak_bytes)} {size.unit}",
-                limit="-" if limit is None else f"{size.format(limit)} {size.unit}",
+                peak=format_bytes(rank.peak_bytes),
+                limit=format_bytes(limit),
                 used=format_share(None if not limit else rank.peak_bytes / limit),
                 bar=bar(
                     (
@@ -197,45 +217,26 @@ def _ranks(plan: Plan) -> tuple[RankRow, ...]:
     return tuple(rows)
 
 
-def _trade_offs(plan: Plan) -> Markup | None:
-    """Return the step by micro-batch size for every schedule on the plan's devices; None where there is one point."""
-    points: dict[str, dict[int, int]] = {plan.schedule: {plan.micro_batch_size: plan.step_ns}}
-    for other in plan.alternatives:
-        alike = (other.pipeline_size, other.data_parallel_size) == (plan.pipeline_size, plan.data_parallel_size)
-        if other.step_ns is None or not alike:
-            continue
-        row = points.setdefault(other.schedule, {})
-        row[other.micro_batch_size] = min(other.step_ns, row.get(other.micro_batch_size, other.step_ns))
-    if sum(len(row) for row in points.values()) < 2:
-        return None
-    rows = [
-        Curve(
-            schedule,
-            tuple((size, row[size] / MILLISECOND, f"{size} samples, {format_time(row[size])}") for size in sorted(row)),
-        )
-        for schedule, row in points.items()
-    ]
-    return curves(
-        rows,
-        x_name="samples in a micro-batch",
-        y_name="step, ms",
-        chosen=(plan.micro_batch_size, plan.step_ns / MILLISECOND),
-    )
-
-
 def _runners_up(plan: Plan) -> Sequence[tuple[str, ...]]:
-    ordered = sorted(plan.alternatives, key=lambda other: (other.step_ns is None, other.step_ns or 0))
-    return [
+    """Return the alternatives, solved ones by their step, then those with a bound alone, then those that do not fit."""
+    ordered = sorted(plan.alternatives, key=lambda other: (other.step_ns is None, not other.solved, other.step_ns or 0))
+    rows = [
         (
             f"{other.pipeline_size} x {other.data_parallel_size}",
             f"{other.micro_batches} of {other.micro_batch_size}",
-            other.schedule,
-            format_time(other.step_ns) if other.step_ns is not None else "does not fit",
-            f"{100 * (other.step_ns / plan.step_ns - 1):+.1f} %" if other.step_ns is not None else "-",
+            schedule_words(other),
+            *_step_of(other, plan),
             other.reason,
         )
-        for other in ordered[:RUNNERS_UP]
+        for other in ordered
     ]
+    return list(dict.fromkeys(rows))[:RUNNERS_UP]
+
+
+def _step_of(other: Alternative, plan: Plan) -> tuple[str, str]:
+    if other.step_ns is None:
+        return "does not fit", "-"
+    return f"{'' if other.solved else 'at least '}{format_time(other.step_ns)}", slower(other, plan)
 
 
 def _heaviest(profile: Profile, plan: Plan) -> Sequence[tuple[str, ...]]:

@@ -11,6 +11,7 @@ from playwright.sync_api import Browser, Page, sync_playwright
 from autopipe.documents.plan import Plan
 from autopipe.planner import simulate_plan
 from autopipe.reporting.page import report_page
+from autopipe.simulator.idle import idle_times
 from autopipe.units import format_time
 from tests.reporting.page.plans import plan_of
 from tests.reporting.page.test_page import HOSTILE, hostile
@@ -107,6 +108,49 @@ def test_a_click_names_the_action_and_its_times(browser: Browser, tmp_path: Path
     assert said.startswith("predicted, rank 0: F of micro-batch 0 on stage 0")
     assert f"takes {(first.end_ns - first.start_ns) / 1e6:.2f} ms" in said
     assert page.locator(".picked").count() == 1
+    page.close()
+
+
+def test_a_click_on_a_gap_says_how_long_it_is_and_why(browser: Browser, tmp_path: Path) -> None:
+    plan = plan_of(2, 4)
+    page = Opened(browser, write(plan, tmp_path)).page
+    lane = page.locator("#timeline .lane").nth(1).bounding_box()
+    assert lane is not None
+    page.mouse.click(lane["x"] + 3, lane["y"] + lane["height"] / 2)
+    first = simulate_plan(plan).ranks[1].spans
+    begin = next(span.start_ns for span in first if span.label == "F1.0")
+    said = page.locator("#pointed").inner_text()
+    assert said == f"predicted, rank 1: idle 0.00 ms to {begin / 1e6:.2f} ms, {begin / 1e6:.2f} ms, " + (
+        "nothing to do yet: warm-up."
+    )
+    page.close()
+
+
+def test_idle_time_by_cause_is_the_simulators(browser: Browser, tmp_path: Path) -> None:
+    plan = plan_of(4, 8)
+    page = Opened(browser, write(plan, tmp_path)).page
+    for name in ("predicted", "measured"):
+        causes = [text.strip() for text in page.locator(f"#idle-{name} th").all_inner_texts()[2:]]
+        for index, row in enumerate(idle_times(simulate_plan(plan))):
+            cells = page.locator(f"#idle-{name} tbody tr").nth(index).locator("td").all_inner_texts()
+            for cause, share in zip(causes, cells[2:], strict=True):
+                part = getattr(row, f"{cause.replace('-', '_')}_ns") / plan.step_ns
+                assert float(share.removesuffix(" %")) == pytest.approx(100 * part, abs=0.11)
+    page.close()
+
+
+def test_keys_step_through_the_actions_of_a_rank_and_change_it(browser: Browser, tmp_path: Path) -> None:
+    page = Opened(browser, write(plan_of(2, 4), tmp_path)).page
+    said = page.locator("#pointed")
+    page.locator("#timeline").focus()
+    heard = []
+    for key in ("n", "n", "p", "ArrowDown"):
+        page.keyboard.press(key)
+        heard.append(said.inner_text().split(",")[1])
+    assert heard[0].startswith(" rank 0: F of micro-batch 0")
+    assert heard[1].startswith(" rank 0: F of micro-batch 1")
+    assert heard[2] == heard[0]
+    assert heard[3].startswith(" rank 1")
     page.close()
 
 
