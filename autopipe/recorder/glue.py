@@ -14,18 +14,47 @@ from autopipe.recorder.objects import resolve_object_class, with_attributes
 
 FLAG = "autopipe_training"
 ATTRIBUTES = "autopipe_attributes"
+METHODS = "autopipe_methods"
 
 
 def is_own(node: fx.Node) -> bool:
-    """Return whether a node calls a module of ours, which is none of the model's: a flag or a reader."""
+    """Return whether a node calls a module of ours, which is none of the model's: a flag, a reader or a method."""
     if node.op != "call_module":
         return False
-    return str(node.target).rpartition(".")[2] == FLAG or is_reader(node)
+    return str(node.target).rpartition(".")[2] == FLAG or is_reader(node) or is_method_call(node)
 
 
 def is_reader(node: fx.Node) -> bool:
     """Return whether a node reads what a leaf left on an attribute; its argument is the node that calls the leaf."""
     return node.op == "call_module" and str(node.target).startswith(f"{ATTRIBUTES}.")
+
+
+def is_method_call(node: fx.Node) -> bool:
+    """Return whether a node calls a method of the model itself."""
+    return node.op == "call_module" and str(node.target).startswith(f"{METHODS}.")
+
+
+class MethodCall(nn.Module):
+    """Calls the method ``name`` of ``owner``, the model itself, in the mode that ``train()`` and ``eval()`` set.
+
+    The method uses no parameters or buffers, so that it can run wherever its arguments are.
+    """
+
+    def __init__(self, owner: nn.Module, name: str) -> None:
+        super().__init__()
+        self._owner = (owner,)
+        self._name = name
+        self.training = owner.training
+
+    def train(self, mode: bool = True) -> "MethodCall":
+        """Set the mode of this module and of the owner (not of the owner's children)."""
+        self.training = mode
+        self._owner[0].training = mode
+        return self
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Return what the method makes of its arguments."""
+        return getattr(self._owner[0], self._name)(*args, **kwargs)
 
 
 class AttributeReader(nn.Module):

@@ -44,7 +44,7 @@ class Ledger:
         self._model = model
         self._paths = {id(module): path for path, module in model.named_modules()}
         self._modules = dict(model.named_modules())
-        self._names = names
+        self.names = names
         self._makers: dict[int, list[fx.Node]] = {}
         self._alive: list[Any] = []
         self._calls: list[tuple[str, fx.Node]] = []
@@ -156,7 +156,7 @@ class Ledger:
         maker = self._maker(tensor)
         if maker is not None:
             return maker
-        name = self._names.get(id(tensor))
+        name = self.names.get(id(tensor))
         if name is not None:
             node = self.read_attribute(name, tensor)
             return self._copy(node) if name in self.copied else node
@@ -164,7 +164,7 @@ class Ledger:
 
     def name(self, tensor: Tensor) -> str | None:
         """Return the name of a parameter, buffer or plain tensor attribute of the model, None for another tensor."""
-        return self._names.get(id(tensor))
+        return self.names.get(id(tensor))
 
     def read_attribute(self, name: str, tensor: Tensor) -> fx.Node:
         """Write down that the attribute called ``name``, which is ``tensor``, is read."""

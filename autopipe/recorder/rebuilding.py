@@ -13,10 +13,13 @@ from autopipe.recorder.encode import decode_node
 from autopipe.recorder.glue import (
     ATTRIBUTES,
     FLAG,
+    METHODS,
     AttributeReader,
+    MethodCall,
     TrainingFlag,
     is_reader,
 )
+from autopipe.recorder.methods import methods_of
 from autopipe.recorder.writing import parameters_of
 
 _SAFE_NAME = re.compile(r"[\w.\- ]+")
@@ -120,10 +123,13 @@ def _check_target(model: nn.Module, node: Node) -> None:
     if node.op not in ("call_module", "get_attr"):
         return
     owner, _, attribute = node.target.rpartition(".")
+    is_method = node.op == "call_module" and owner == METHODS
     reads_back = node.op == "call_module" and owner.startswith(f"{ATTRIBUTES}.")
     try:
-        module = model.get_submodule(owner.removeprefix(f"{ATTRIBUTES}.") if reads_back else owner)
-        if reads_back:
+        module = model.get_submodule("" if is_method else owner.removeprefix(f"{ATTRIBUTES}.") if reads_back else owner)
+        if is_method:
+            is_there = attribute in methods_of(model)
+        elif reads_back:
             is_there = not attribute.startswith("__")
         elif node.op == "call_module":
             is_there = attribute == FLAG or isinstance(getattr(module, attribute), nn.Module)
@@ -146,12 +152,16 @@ def _itself(value: Any) -> Any:
 def _attach(module: fx.GraphModule, source: nn.Module, target: str, replace: Callable[[Any], Any]) -> None:
     *path, attribute = target.split(".")
     place = _place(module, source, path)
-    origin: Any = source.get_submodule(".".join(path))
+    origin: Any = source if path == [METHODS] and not hasattr(source, METHODS) else source.get_submodule(".".join(path))
     if any(attribute in table for table in (place._modules, place._parameters, place._buffers, vars(place))):
         # Part of a module that was attached whole: it is there already, and not ours to change.
         return
-    is_new_flag = attribute == FLAG and not hasattr(origin, FLAG)
-    value = TrainingFlag(origin) if is_new_flag else replace(getattr(origin, attribute))
+    if attribute == FLAG and not hasattr(origin, FLAG):
+        value: Any = TrainingFlag(origin)
+    elif path == [METHODS] and origin is source:
+        value = MethodCall(source, attribute)
+    else:
+        value = replace(getattr(origin, attribute))
     if isinstance(value, Tensor) and not isinstance(value, nn.Parameter):
         is_persistent = attribute in origin._buffers and attribute not in origin._non_persistent_buffers_set
         place.register_buffer(attribute, value, persistent=is_persistent)

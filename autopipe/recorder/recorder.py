@@ -16,6 +16,7 @@ from autopipe.recorder.foreign import autograd_function_name
 from autopipe.recorder.functions import is_random
 from autopipe.recorder.leaves import Leaves
 from autopipe.recorder.ledger import Ledger, TensorNames
+from autopipe.recorder.methods import Uses, running_method
 from autopipe.recorder.notes import NOTE, Note, describe, memory, versions, written
 from autopipe.recorder.reading import Reads
 from autopipe.recorder.rebinding import (
@@ -62,6 +63,7 @@ class Recorder(TorchFunctionMode):
         self.ledger = Ledger(model, self.graph, names, self._note)
         self.frames: list[Frame] = []
         self.reads = Reads(self._emit, self.ledger.argument, lambda: specialises and self._is_at_root())
+        self.refusing_method: str | None = None
         self.rebinds = False
         self.written_back: set[str] = set()
         self.attributes = LeafAttributes(model)
@@ -131,10 +133,31 @@ class Recorder(TorchFunctionMode):
             node = self._emit("call_function", glue.apply_function, (name, *arguments))
             return self._result(node, result, written(before), args)
 
+    def call_method(self, name: str, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Record the call of a method of the model as one node."""
+        if self.muted:
+            return original(*args, **kwargs)
+        with self._silent():
+            try:
+                arguments = self.ledger.argument(args), self.ledger.argument(kwargs)
+            except Unwritable as error:
+                self.notice(f"its method `{name}` {error}")
+                return original(*args, **kwargs)
+            before = versions(tensors((args, kwargs)))
+            with self._stepped_aside(), Uses(self.ledger.names) as uses:
+                result = self.values.call(original, args, kwargs)
+            if uses.name is not None:
+                self.notice(f"its method `{name}` reads values of tensors and uses `{uses.name}`")
+                return result
+            node = self._emit("call_module", f"{glue.METHODS}.{name}", *arguments)
+            return self._result(node, result, written(before), (args, kwargs))
+
     def notice(self, reason: str) -> None:
         """Note that what runs now cannot be written down: the innermost open module becomes a leaf."""
         if self.frames and self.frames[-1].demoted is None:
             frame = self.frames[-1]
+            if not frame.path:
+                self.refusing_method = running_method(self.model)
             frame.demoted = refusal(self.ledger.title(frame.path), reason)
         self.muted = True
 

@@ -32,7 +32,7 @@ class Terms:
     values of tensors, and has the graph check them; ``names`` are the names of the
     tensors of the model as the user gave it, and ``written_back`` those of the buffers that it rebinds;
     ``fixes_length`` asks the graph to check the sequence length,
-    because the recording depends on it.
+    because the recording depends on it; ``methods`` are those of the model that are called whole.
     """
 
     model: nn.Module
@@ -46,6 +46,7 @@ class Terms:
     compiling: bool = False
     specialises: bool = False
     written_back: frozenset[str] = frozenset()
+    methods: frozenset[str] = frozenset()
     demoted: dict[str, str] = field(default_factory=dict)
 
     def run(self, example: Example | None = None, *, compiling: bool | None = None, keep: bool = False) -> Run:
@@ -59,6 +60,7 @@ class Terms:
             compiling=self.compiling if compiling is None else compiling,
             specialises=self.specialises,
             written_back=self.written_back,
+            methods=self.methods,
             keep=keep,
         )
 
@@ -67,6 +69,10 @@ class Terms:
         kind = type(self.model.get_submodule(path))
         alike = [other for other, module in self.model.named_modules() if other and type(module) is kind]
         return self.with_leaves(dict.fromkeys(alike, reason))
+
+    def with_method(self, name: str, reason: str) -> "Terms":
+        """Return the terms with one more method of the model called whole."""
+        return replace(self, methods=self.methods | {name}, demoted={f"{name}()": reason} | self.demoted)
 
     def with_leaves(self, reasons: dict[str, str]) -> "Terms":
         """Return the terms with more modules as leaves, by path."""
@@ -145,6 +151,9 @@ def _base_run(terms: Terms) -> tuple[Run, Terms]:
             first.refused is not None or _share(terms.model, second) < _share(terms.model, first)
         ):
             chosen, compiling = second, True
+    method = chosen.refusing_method
+    if chosen.refused is not None and method is not None and method not in terms.methods:
+        return _base_run(terms.with_method(method, str(chosen.refused)))
     if chosen.refused is not None:
         raise CaptureError(
             f"{chosen.refused}. A pipeline cannot cut what it cannot write down. Change that line so that it keeps to "

@@ -94,7 +94,7 @@ def torchvision_cases() -> tuple[Case, ...]:
     sizes = {"inception_v3": 299, "maxvit_t": 224, "swin_t": 64, "swin_v2_t": 64, "vit_b_32": 224}
     alone = {"weights_backbone": None}
     # Detectors enlarge their images to 800 pixels by default, which takes minutes a model on a CPU.
-    small = {name: {"min_size": 96, "max_size": 128} for name in ("keypointrcnn_resnet50_fpn", "maskrcnn_resnet50_fpn")}
+    small = {name: {"min_size": 96, "max_size": 128} for name in DETECTION if "resnet50" in name}
     return (
         *(case(name, "classification", getattr(models, name), images(sizes.get(name, 96))) for name in CLASSIFICATION),
         *(case(name, "segmentation", getattr(models.segmentation, name), images(64), **alone) for name in SEGMENTATION),
