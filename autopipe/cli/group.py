@@ -23,7 +23,7 @@ SECTIONS = {
     ),
     "See a plan": (
         ("simulate", Entry("autopipe.cli.simulate", "Show the predicted timeline of a plan.")),
-        ("report", Entry("autopipe.cli.report", "Write a plan as one page for the browser.")),
+        ("report", Entry("autopipe.cli.report", "Write a plan as one page for the browser, or as a picture.")),
         ("schedule", Entry("autopipe.cli.schedule", "Draw a schedule as a grid.")),
     ),
     "Run it": (
