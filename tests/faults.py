@@ -9,7 +9,7 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -108,19 +108,18 @@ def cases(ranks: int, schedule: str) -> tuple[Case, ...]:
     return tuple(Case(fault=f, rank=r, ranks=ranks, schedule=schedule) for f in FAULTS for r in range(ranks))
 
 
-def play(listed: Iterable[Case], *, at_once: int) -> list[Outcome]:
-    """Return the outcomes of cases, several of which run side by side."""
+def play(listed: Iterable[Case], *, at_once: int) -> Iterator[Outcome]:
+    """Yield the outcomes of cases as they end, several of which run side by side."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["tests.faulty_rank"])
-    waiting, running, done = list(listed), [], []
+    waiting, running = list(listed), []
     while waiting or running:
         while waiting and len(running) < at_once:
             running.append(_Run(waiting.pop(0), context))
         time.sleep(0.02)
         for run in [run for run in running if run.is_over()]:
             running.remove(run)
-            done.append(run.outcome())
-    return done
+            yield run.outcome()
 
 
 class _Run:
@@ -158,6 +157,8 @@ class _Run:
         if left and time.time() - self._start > _CASE_LIMIT_S:
             self._hung = True
             for rank in left:
+                os.kill(self._processes[rank].pid or 0, signal.SIGABRT)  # it then prints where it is
+                self._processes[rank].join(5.0)
                 self._processes[rank].kill()
                 self._processes[rank].join()
                 self._ends[rank] = time.time()

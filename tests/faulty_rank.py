@@ -1,5 +1,6 @@
 """One rank of a pipeline, of which a fault is played through."""
 
+import faulthandler
 import os
 import signal
 import sys
@@ -89,6 +90,7 @@ def run(case: Case, rank: int, port: int, folder: str) -> None:
     output = os.open(str(Path(folder) / f"rank{rank}"), os.O_CREAT | os.O_WRONLY)
     os.dup2(output, 1)
     os.dup2(output, 2)
+    faulthandler.enable(output)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ.update(
         RANK=str(rank),
@@ -115,8 +117,10 @@ def train(case: Case, rank: int, folder: Path) -> None:
     if is_bad and case.fault == "broken plan file":
         plan = folder / "plan.json"
         plan.write_text('{"format": "autopipe.plan", "version": 1, "stages": [')
-        mark(folder)
-        autopipe.pipeline(model, plan=plan, loss_fn=nn.functional.mse_loss)
+        try:
+            autopipe.pipeline(model, plan=plan, loss_fn=nn.functional.mse_loss)
+        finally:
+            mark(folder)  # it is read once the rank has joined the others, who may have yet to start
     bounds = even_bounds(len(recording.graph.layers), stages)
     if is_bad and case.fault == "wrong plan":
         mark(folder)

@@ -60,6 +60,17 @@ def kill_at_random(
     return tuple(done)
 
 
+def end(agent: "subprocess.Popen[str]") -> None:
+    """End torchrun, if it still runs, and with it the processes that it started."""
+    agent.terminate()
+    try:
+        agent.wait(timeout=40.0)  # it gives its processes 30 s
+    except subprocess.TimeoutExpired:
+        for process in (*_children(agent.pid), agent.pid):
+            os.kill(process, signal.SIGKILL)
+        agent.wait()
+
+
 def losses_of(folder: Path) -> tuple[dict[int, str], list[int]]:
     """Return the last loss of each step, and the steps that a restart ran again to another loss."""
     found: dict[int, str] = {}

@@ -28,6 +28,7 @@ class RankDrift(msgspec.Struct, frozen=True, kw_only=True):
     """One rank's computing beside the plan's: measured over planned, of its forwards, of its backwards and of all."""
 
     rank: int
+    replica: int
     forward: float
     backward: float
     total: float
@@ -39,9 +40,9 @@ class DriftReport(msgspec.Struct, frozen=True, kw_only=True):
     Parameters
     ----------
     ranks : tuple of RankDrift
-        By rank.
+        By rank, then by replica.
     slow : tuple of int
-        The ranks that fell behind the fastest by more than the threshold.
+        The ranks that fell behind the fastest by more than the threshold, in some replica.
     sentences : tuple of str
         Which rank is slower than planned by how much, and what that speaks for.
     step_ns : int
@@ -70,6 +71,11 @@ def find_drift(plan: Plan, timelines: Sequence[Timeline], *, threshold: float = 
 
     Ranks are compared with the fastest: what all of them share (a clock, a profile that reads low) is no drift of one.
 
+    Parameters
+    ----------
+    timelines : sequence of Timeline
+        Of one step each, with a row for each rank of every replica, as the plan counts them, or of one replica.
+
     Raises
     ------
     InputError
@@ -77,18 +83,29 @@ def find_drift(plan: Plan, timelines: Sequence[Timeline], *, threshold: float = 
     """
     if not timelines:
         raise InputError("no step was measured, so nothing can have drifted: observe a few steps first.")
-    costs, measured = planned_stages(plan), _measured(timelines)
-    if set(measured) != set(range(len(costs))):
-        raise InputError(f"the timelines show stages {sorted(measured)}, and the plan has {len(costs)} stages.")
-    ranks = tuple(_of_rank(rank, plan, measured) for rank in range(plan.pipeline_size))
+    costs, measured = planned_stages(plan), _measured(timelines, plan.pipeline_size)
+    replicas = max(len(timelines[0].ranks) // plan.pipeline_size, 1)
+    stages = sorted({stage for stage, _ in measured})
+    if stages != list(range(len(costs))):
+        raise InputError(f"the timelines show stages {stages}, and the plan has {len(costs)} stages.")
+    ranks = tuple(_of_rank(r, k, plan, measured) for r in range(plan.pipeline_size) for k in range(replicas))
     least = min(rank.total for rank in ranks)
-    slow = tuple(rank.rank for rank in ranks if rank.total > least * (1 + threshold))
-    sentences = [_sentence(ranks[rank], least, plan) for rank in slow]
+    slow = [rank for rank in ranks if rank.total > least * (1 + threshold)]
+    sentences = [_sentence(rank, least, plan, names_replica=replicas > 1) for rank in slow]
     if not slow:
         most = max(rank.total for rank in ranks)
         sentences.append(f"every rank keeps to the plan: the slowest is {_percent(most / least)}.")
-    now = run(planned_schedule(plan), _as_measured(costs, measured), planned_edges(plan), with_spans=False).step_ns
-    return DriftReport(steps=len(timelines), ranks=ranks, slow=slow, sentences=tuple(sentences), step_ns=now)
+    slowest = [
+        max((measured[stage, k] for k in range(replicas)), key=lambda times: sum(times.values())) for stage in stages
+    ]
+    now = run(planned_schedule(plan), _as_measured(costs, slowest), planned_edges(plan), with_spans=False).step_ns
+    return DriftReport(
+        steps=len(timelines),
+        ranks=ranks,
+        slow=tuple(sorted({rank.rank for rank in slow})),
+        sentences=tuple(sentences),
+        step_ns=now,
+    )
 
 
 def offer(report: DriftReport, plan: Plan, profile: Profile, *, time_limit_s: float = 10.0) -> Offer:
@@ -99,13 +116,14 @@ def offer(report: DriftReport, plan: Plan, profile: Profile, *, time_limit_s: fl
     profile : Profile
         What ``plan`` was made from.
     """
-    speeds = [1.0 / rank.total for rank in report.ranks]
+    totals = {(rank.rank, rank.replica): rank.total for rank in report.ranks}
     order = plan.device_order or tuple(range(plan.pipeline_size * plan.data_parallel_size))
     devices: list[Device] = [Device()] * len(order)
     for place, process in enumerate(order):
-        rank = place // plan.data_parallel_size
+        rank, replica = divmod(place, plan.data_parallel_size)
+        speed = 1.0 / totals.get((rank, replica), totals[rank, 0])
         limit = plan.ranks[rank].memory_limit_bytes
-        devices[process] = Device(name=f"rank {rank}", memory_bytes=limit, speed=speeds[rank])
+        devices[process] = Device(name=f"rank {rank}", memory_bytes=limit, speed=speed)
     link = Link(latency_ns=plan.link_latency_ns or None, bytes_per_s=plan.link_bytes_per_s)
     made = make_plan(
         profile,
@@ -123,29 +141,31 @@ def offer(report: DriftReport, plan: Plan, profile: Profile, *, time_limit_s: fl
     return Offer(plan=made, gain=1.0 - made.step_ns / report.step_ns)
 
 
-def _measured(timelines: Sequence[Timeline]) -> dict[int, dict[str, int]]:
-    """Return, per stage, the median duration of each kind of action."""
-    found: dict[int, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
+def _measured(timelines: Sequence[Timeline], size: int) -> dict[tuple[int, int], dict[str, int]]:
+    """Return, per stage and replica, the median duration of each kind of action."""
+    found: dict[tuple[int, int], dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
     for timeline in timelines:
-        for rank in timeline.ranks:
-            for span in rank.spans:
+        replicas = max(len(timeline.ranks) // size, 1)
+        for number, row in enumerate(timeline.ranks):
+            for span in row.spans:
                 match = _ACTION.fullmatch(span.label)
                 if span.lane is Lane.COMPUTE and match is not None:
-                    found[int(match[2])][match[1]].append(span.end_ns - span.start_ns)
+                    found[int(match[2]), number % replicas][match[1]].append(span.end_ns - span.start_ns)
     return {
-        stage: {kind: round(statistics.median(times)) for kind, times in kinds.items()}
-        for stage, kinds in found.items()
+        place: {kind: round(statistics.median(times)) for kind, times in kinds.items()}
+        for place, kinds in found.items()
     }
 
 
-def _of_rank(rank: int, plan: Plan, measured: dict[int, dict[str, int]]) -> RankDrift:
+def _of_rank(rank: int, replica: int, plan: Plan, measured: dict[tuple[int, int], dict[str, int]]) -> RankDrift:
     """Return the sums over the rank's stages, measured over planned."""
     mine = [index for index, stage in enumerate(plan.stages) if stage.rank == rank]
-    forward, backward = (sum(_part(measured[index], kinds) for index in mine) for kinds in ("F", "BIW"))
+    forward, backward = (sum(_part(measured[index, replica], kinds) for index in mine) for kinds in ("F", "BIW"))
     planned_forward = sum(plan.stages[index].forward_ns for index in mine)
     planned_backward = sum(plan.stages[index].backward_ns for index in mine)
     return RankDrift(
         rank=rank,
+        replica=replica,
         forward=forward / max(planned_forward, 1),
         backward=backward / max(planned_backward, 1),
         total=(forward + backward) / max(planned_forward + planned_backward, 1),
@@ -156,7 +176,7 @@ def _part(times: dict[str, int], kinds: str) -> int:
     return sum(times.get(kind, 0) for kind in kinds)
 
 
-def _as_measured(costs: Sequence[StageCost], measured: dict[int, dict[str, int]]) -> tuple[StageCost, ...]:
+def _as_measured(costs: Sequence[StageCost], measured: Sequence[dict[str, int]]) -> tuple[StageCost, ...]:
     return tuple(
         msgspec.structs.replace(
             cost,
@@ -169,9 +189,10 @@ def _as_measured(costs: Sequence[StageCost], measured: dict[int, dict[str, int]]
     )
 
 
-def _sentence(rank: RankDrift, least: float, plan: Plan) -> str:
+def _sentence(rank: RankDrift, least: float, plan: Plan, *, names_replica: bool) -> str:
     stages = [str(index) for index, stage in enumerate(plan.stages) if stage.rank == rank.rank]
     held = f"stage{'s' if len(stages) > 1 else ''} {', '.join(stages)}"
+    held += f", replica {rank.replica}" if names_replica else ""
     ratio = rank.total / least
     if abs(rank.forward - rank.backward) <= _ALIKE * rank.total:
         cause = (

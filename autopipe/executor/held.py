@@ -6,6 +6,7 @@ from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
 
 from autopipe.checkpoints.whole_file import write_state
 from autopipe.documents.graph import Graph
@@ -23,8 +24,6 @@ class HeldModel:
     ----------
     rank, replica : int
         This process's rank in its pipeline, and which replica that is; 0 where the ranks are threads.
-    mesh : DeviceMesh or None
-        The processes as a mesh with dimensions "pp" and "dp", if there are several replicas.
     is_first, is_last : bool
         Whether this process reads inputs, and targets.
     """
@@ -35,7 +34,6 @@ class HeldModel:
         self._ranks = ranks
         endpoint = ranks.endpoint
         self.rank, self.replica = (endpoint.rank, endpoint.replica) if endpoint is not None else (0, 0)
-        self.mesh = ranks.mesh
         self.is_first = layout.stage_ranks[0] in ranks.numbers
         self.is_last = layout.stage_ranks[-1] in ranks.numbers
 
@@ -51,6 +49,11 @@ class HeldModel:
         for index in range(len(self._ranks.all)):
             # Of a parameter tied over threads of one process only the owner's gets the gradient.
             yield from self._ranks.counted(index).items()
+
+    @property
+    def mesh(self) -> DeviceMesh | None:
+        """The processes as a mesh with dimensions "pp" and "dp", if there are several replicas; None once closed."""
+        return self._ranks.mesh
 
     @property
     def device(self) -> torch.device:

@@ -2,7 +2,7 @@
 
 import functools
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -15,12 +15,15 @@ from autopipe.documents.timeline import RankTimeline, Timeline
 from autopipe.errors import InputError
 from autopipe.executor.build import Recipe
 from autopipe.executor.deadlines import Deadlines
+from autopipe.executor.drift import THRESHOLD
+from autopipe.executor.drift_watch import EVERY, DriftWatch
 from autopipe.executor.ending import take_outputs
 from autopipe.executor.launch import join_group, under_torchrun
 from autopipe.executor.layout import Layout
 from autopipe.executor.loader import until_first_end
 from autopipe.executor.rank import copy_stand_ins
 from autopipe.executor.record import joined
+from autopipe.executor.replan import planned_again
 from autopipe.executor.replica_parts import divide
 from autopipe.executor.request import Request, unpacked
 from autopipe.executor.resumable import Resumable
@@ -47,8 +50,6 @@ class Pipeline(Resumable):
     ----------
     rank, replica : int
         This process's rank in its pipeline, and which replica that is; 0 where the ranks are threads.
-    mesh : DeviceMesh or None
-        The processes as a mesh with dimensions "pp" and "dp", if there are several replicas.
     is_first, is_last : bool
         Whether this process reads inputs, and targets.
     plan : Plan or None
@@ -109,6 +110,7 @@ class Pipeline(Resumable):
             )
         super().__init__(graph, layout, held, seed=seed)
         self.plan = plan
+        self._drift: DriftWatch | None = None
         self._ranks.each(self._start, "the first replica's weights")
 
     def step(self, *inputs: Any, target: Any = None, weight: Any = None, scale: float = 1.0, **keywords: Any) -> Tensor:
@@ -145,7 +147,10 @@ class Pipeline(Resumable):
             If the inputs cannot be cut into micro-batches.
         """
         args, kwargs = self._arguments(inputs, keywords)
-        return self._run(Request(args=args, kwargs=kwargs, target=target, weight=weight, scale=scale, training=True))
+        loss = self._run(Request(args=args, kwargs=kwargs, target=target, weight=weight, scale=scale, training=True))
+        if self._drift is not None:
+            self._drift.after_step()
+        return loss
 
     def evaluate(self, *inputs: Any, target: Any = None, weight: Any = None, **keywords: Any) -> Tensor:
         """Run the forward of one mini-batch without gradients and return its loss, the same on every rank.
@@ -193,14 +198,42 @@ class Pipeline(Resumable):
 
     def timeline(self) -> Timeline:
         """Return what every rank did in the last step. All ranks call it."""
-        rows = self._ranks.each(lambda index: self._ranks.all[index].runtime.timeline(), "its own device")
-        if self._ranks.endpoint is not None:
-            with self._ranks.together("gathering the timelines"):
-                notes = self._ranks.endpoint.gather_notes(msgspec.json.encode(rows[0]))
-            rows = tuple(msgspec.json.decode(note, type=RankTimeline) for note in notes)
-        return joined(
-            rows[:: self.layout.replicas], schedule=self.layout.schedule, micro_batches=self.layout.micro_batches
+        return self._joined(self._rows()[:: self.layout.replicas])
+
+    def watch_drift(self, *, every: int = EVERY, threshold: float = THRESHOLD) -> DriftWatch:
+        """Compare every so many steps with the plan while training; a rank that has become slow is warned of.
+
+        The first rank warns, with `warnings.warn`, when a rank falls behind the fastest by more than the threshold.
+        All ranks call it.
+
+        Parameters
+        ----------
+        every : int
+            Every so many steps all ranks tell each other when they did what; the last three of these count.
+        threshold : float
+            As a share of what was planned.
+
+        Returns
+        -------
+        DriftWatch
+            ``report`` is what was last found; ``offer(profile)`` returns a plan for the measured speeds.
+
+        Raises
+        ------
+        InputError
+            If the pipeline has no plan.
+        """
+        if self.plan is None:
+            raise InputError("this pipeline has no plan, so there is nothing to drift from: make it with one.")
+        self._drift = DriftWatch(
+            self.plan,
+            lambda: self._joined(self._rows()),
+            self._agreed_plan,
+            every=every,
+            threshold=threshold,
+            is_speaker=self.rank == 0 and self.replica == 0,
         )
+        return self._drift
 
     def reset(self) -> None:
         """Make the pipeline ready again after a step that failed. All ranks call it."""
@@ -208,7 +241,7 @@ class Pipeline(Resumable):
             rank.runtime.reset()
 
     def close(self) -> None:
-        """Finish a checkpoint, end thread-ranks and the watch over processes; a group stays the caller's."""
+        """Finish a checkpoint, end thread-ranks, the watch over processes and the groups made for it; others stay."""
         self._checkpointer.finish()
         self._ranks.close()
 
@@ -239,6 +272,23 @@ class Pipeline(Resumable):
             )[0]
         self.steps += request.training
         return loss
+
+    def _rows(self) -> tuple[RankTimeline, ...]:
+        """Return what every rank of every replica did in the last step, in the plan's order."""
+        rows = self._ranks.each(lambda index: self._ranks.all[index].runtime.timeline(), "its own device")
+        if self._ranks.endpoint is None:
+            return rows
+        with self._ranks.together("gathering the timelines"):
+            notes = self._ranks.endpoint.gather_notes(msgspec.json.encode(rows[0]))
+        return tuple(msgspec.json.decode(note, type=RankTimeline) for note in notes)
+
+    def _joined(self, rows: tuple[RankTimeline, ...]) -> Timeline:
+        return joined(rows, schedule=self.layout.schedule, micro_batches=self.layout.micro_batches)
+
+    def _agreed_plan(self, make: Callable[[int], Plan]) -> Plan:
+        """Return the plan that the first rank makes for all."""
+        with self._ranks.together("planning anew"):
+            return planned_again(make, self.layout.ranks * self.layout.replicas)
 
     def _start(self, index: int) -> None:
         """Let this rank's replicas begin with equal parameters and buffers."""

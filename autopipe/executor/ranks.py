@@ -29,8 +29,6 @@ class Ranks:
         Their threads, one for each of ``all``.
     watchdog : Watchdog, optional
         That of the process, where it holds one rank of several processes.
-    mesh : DeviceMesh, optional
-        The processes as pipeline and replicas, if there are several replicas.
 
     Attributes
     ----------
@@ -45,14 +43,17 @@ class Ranks:
         *,
         threads: ThreadRanks | None = None,
         watchdog: Watchdog | None = None,
-        mesh: DeviceMesh | None = None,
     ) -> None:
         self._layout = layout
         self.all = all
         self._threads = threads
         self._watchdog = watchdog
-        self.mesh = mesh
         self.endpoint: Endpoint | None = all[0].runtime.endpoint if threads is None else None
+
+    @property
+    def mesh(self) -> DeviceMesh | None:
+        """The processes as pipeline and replicas, if there are several replicas, until they are closed."""
+        return self.endpoint.mesh if self.endpoint is not None else None
 
     @property
     def first(self) -> Rank:
@@ -98,11 +99,13 @@ class Ranks:
         return {name: p for name, p in rank.parameters.items() if owners.get(name, mine) == mine}
 
     def close(self) -> None:
-        """End the threads, or the watch over the process."""
+        """End the threads, or the watch over the process and its part of the groups."""
         if self._threads is not None:
             self._threads.close()
         if self._watchdog is not None:
             self._watchdog.close()
+        if self.endpoint is not None:
+            self.endpoint.close()
 
     def _first_cause(self) -> str | None:
         """Return which thread-rank hangs, and in what, if one does."""

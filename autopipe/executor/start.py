@@ -52,7 +52,7 @@ def start_process(
     # A process of one rank has its generator for itself.
     alone = contextlib.nullcontext()
     rank = build_rank(module, graph, layout, endpoint, recipe, draw_lock=alone, whereabouts=watchdog.whereabouts)
-    return Ranks(layout, (rank,), watchdog=watchdog, mesh=endpoint.mesh), seed
+    return Ranks(layout, (rank,), watchdog=watchdog), seed
 
 
 def start_threads(

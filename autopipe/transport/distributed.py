@@ -1,5 +1,6 @@
 """Ranks as processes of a torch.distributed group: gloo on CPUs, NCCL on GPUs."""
 
+import atexit
 import contextlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
 from autopipe.transport.endpoint import Handle, TransportError
-from autopipe.transport.replicas import DistributedReplicas
+from autopipe.transport.replicas import DistributedReplicas, end_group
 
 _UP, _DOWN, _FAN = (1 << 30) + 1, (1 << 30) + 2, 8
 
@@ -77,6 +78,24 @@ class DistributedEndpoint:
             rows = torch.tensor(self._order).view(self.size, replicas)
             self.mesh = DeviceMesh(device.type, rows, mesh_dim_names=("pp", "dp"))
             self.replica_group = DistributedReplicas(self.mesh, device, timeout=timeout)
+        atexit.register(self.close)
+
+    def close(self) -> None:
+        """End the groups that this end has made, and let go of the caller's; also done when the process ends.
+
+        A thread of a group that still holds a finished work needs the interpreter to free its tensors, and aborts a
+        process whose interpreter has ended (torch 2.13; pytorch/pytorch pull request 179291). The end of a group waits
+        for its threads, if nobody holds the group.
+        """
+        atexit.unregister(self.close)
+        made = {id(group): group for group in (self._notes, *(channel.group for channel in self._channels.values()))}
+        self._channels, self._notes, self._under_way = {}, None, None
+        for group in made.values():
+            if group is not dist.group.WORLD:
+                end_group(group)
+        if self.replica_group is not None:
+            self.replica_group.close()
+        self.mesh = None
 
     def process_of(self, rank: int) -> int:
         """Return the process that is ``rank`` of this replica."""
@@ -188,7 +207,7 @@ class DistributedEndpoint:
 
     def open_sum(self, numbers: int) -> "_Sum":
         """Post the receives of a sum to come."""
-        return _Sum(self, self._notes, self._order, self._position, numbers)
+        return _Sum(self, self._order, self._position, numbers)
 
 
 class _Sum:
@@ -198,26 +217,26 @@ class _Sum:
     begun when all have ended, takes three times as long.
     """
 
-    def __init__(self, end: DistributedEndpoint, group: Any, order: Sequence[int], place: int, numbers: int) -> None:
-        self._wait = end.wait
-        self._group, self._order, self._place = group, order, place
+    def __init__(self, end: DistributedEndpoint, order: Sequence[int], place: int, numbers: int) -> None:
+        self._end, self._order, self._place = end, order, place
+        group = end._notes
         self._part, self._total = torch.zeros(2, numbers, dtype=torch.float64)
         self._children = order[_FAN * place + 1 : _FAN * (place + 1) + 1]
         self._from_next = group.recv([self._part], order[place + 1], _UP) if place + 1 < len(order) else None
         self._from_parent = group.recv([self._total], order[(place - 1) // _FAN], _DOWN) if place > 0 else None
 
     def finish(self, tensor: Tensor) -> Tensor:
-        total = tensor.clone()
+        total, group = tensor.clone(), self._end._notes
         try:
             if self._from_next is not None:
-                self._wait(self._from_next)
+                self._end.wait(self._from_next)
                 total += self._part
             if self._from_parent is not None:
-                self._wait(self._group.send([total], self._order[self._place - 1], _UP))
-                self._wait(self._from_parent)
+                self._end.wait(group.send([total], self._order[self._place - 1], _UP))
+                self._end.wait(self._from_parent)
                 total = self._total
-            for work in [self._group.send([total], child, _DOWN) for child in self._children]:
-                self._wait(work)
+            for work in [group.send([total], child, _DOWN) for child in self._children]:
+                self._end.wait(work)
         except RuntimeError as error:
             raise TransportError(_first_line(error)) from error
         return total

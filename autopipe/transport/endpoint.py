@@ -105,6 +105,9 @@ class Endpoint(Protocol):
     def replica_group(self) -> ReplicaGroup | None:
         """The same rank of all replicas."""
 
+    def close(self) -> None:
+        """Let go of what was made for this end; nothing is sent over it any more."""
+
     def send(self, tensor: Tensor, *, peer: int, tag: int) -> Handle:
         """Start sending a contiguous tensor, which must not change before the wait."""
 

@@ -121,6 +121,9 @@ class LocalEndpoint:
         self._place = place
         self.replica_group = LocalReplicas(self) if replicas > 1 else None
 
+    def close(self) -> None:
+        """Do nothing: the hub goes with its endpoints."""
+
     def _peer(self, rank: int) -> int:
         return rank * self.replicas + self.replica
 

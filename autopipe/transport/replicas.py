@@ -31,7 +31,7 @@ class DistributedReplicas:
     """
 
     def __init__(self, mesh: DeviceMesh, device: torch.device, *, timeout: timedelta) -> None:
-        self.group = mesh.get_group("dp")
+        self.group: Any = mesh.get_group("dp")
         self.index = mesh.get_local_rank("dp")
         self.size = self.group.size()
         self._numbers: Any = None
@@ -49,6 +49,11 @@ class DistributedReplicas:
         if hasattr(state, "process_group") and state.process_group is None:
             state.process_group = self.group
         self._state, self._hook = self.group if state is None else state, hook
+
+    def close(self) -> None:
+        """End the group of numbers and let go of the mesh's, which stay: the caller may have sharded over them."""
+        end_group(self._numbers)
+        self.group = self._numbers = self._state = None
 
     def mean(self, bucket: GradientBucket) -> "_Mean":
         """Call the hook."""
@@ -73,6 +78,12 @@ class DistributedReplicas:
             dist.broadcast(flat, source, group=self.group)
             for tensor, part in zip(same, flat.split([tensor.numel() for tensor in same]), strict=True):
                 tensor.detach().copy_(part.view_as(tensor))
+
+
+def end_group(group: Any) -> None:
+    """End a process group, unless this process is no member or has ended it before."""
+    if group in dist.distributed_c10d._world.pg_map:
+        dist.destroy_process_group(group)
 
 
 class LocalReplicas:

@@ -4,7 +4,7 @@ from tests.faults import cases, play
 
 
 def test_every_fault_ends_or_leaves_all_ranks_with_its_cause() -> None:
-    outcomes = play(cases(2, "1f1b"), at_once=4)
+    outcomes = list(play(cases(2, "1f1b"), at_once=4))
     wrong = [f"{outcome.case}: {outcome.fault}" for outcome in outcomes if outcome.fault]
     assert not wrong, "\n".join(wrong)
     assert len(outcomes) == 32

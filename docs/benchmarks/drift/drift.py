@@ -17,11 +17,10 @@ from torch import Tensor, nn
 
 import autopipe
 from autopipe.documents.profile import Profile
-from autopipe.executor.drift import find_drift, offer
 from autopipe.executor.launch import broadcast, join_group
 
-LAYERS, BATCH, WIDTH = 64, 16, 8
-FORWARD_NS, BACKWARD_NS = 500_000, 1_000_000
+LAYERS, BATCH, WIDTH = 64, 32, 8
+FORWARD_NS, BACKWARD_NS = 1_000_000, 2_000_000
 SLOWER = [1.0]
 
 
@@ -74,28 +73,27 @@ def planned_profile(model: nn.Module) -> Profile:
     return msgspec.structs.replace(profile, layers=layers)
 
 
-def steps(pipe: autopipe.Pipeline, count: int) -> tuple[float, list]:  # type: ignore[type-arg]
-    """Return the median step in ms, and the timelines, of some steps after two."""
-    times, timelines = [], []
-    for step in range(count + 2):
+def steps(pipe: autopipe.Pipeline, count: int) -> list[float]:
+    """Return what each of some steps after the first took, in ms."""
+    times = []
+    for step in range(count + 1):
         x, y = torch.randn(2, BATCH, WIDTH)
         dist.barrier()
         start = time.perf_counter()
         pipe.step(x, target=y)
         dist.barrier()
-        if step >= 2:
+        if step >= 1:
             times.append(1e3 * (time.perf_counter() - start))
-            timelines.append(pipe.timeline())
         for parameter in pipe.parameters():
             parameter.grad = None
-    return statistics.median(times), timelines
+    return times
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--slow-rank", type=int, default=1)
     parser.add_argument("--slower", type=float, default=1.3)
-    parser.add_argument("--steps", type=int, default=15)
+    parser.add_argument("--rounds", type=int, default=4, help="of five steps with each plan, in turn")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     join_group()
@@ -112,26 +110,32 @@ def main() -> None:
 
     plan = broadcast(first, autopipe.Plan)
     pipe = autopipe.pipeline(model, plan=plan, loss_fn=nn.functional.mse_loss)
-    undisturbed, timelines = steps(pipe, 5)
-    quiet = find_drift(plan, timelines)
+    watch = pipe.watch_drift()
+    undisturbed, quiet = steps(pipe, 9), watch.report
     if int(os.environ["RANK"]) == arguments.slow_rank:
         SLOWER[0] = arguments.slower
-    slowed, timelines = steps(pipe, arguments.steps)
-    report = find_drift(plan, timelines)
-    found = next((n for n in range(1, len(timelines) + 1) if find_drift(plan, timelines[:n]).slow), None)
-    better = broadcast(lambda ranks: offer(report, plan, profile).plan, autopipe.Plan)
-    pipe.close()
-    again = autopipe.pipeline(model, plan=better, loss_fn=nn.functional.mse_loss)
-    after, _ = steps(again, arguments.steps)
+    slowed: list[float] = []
+    found = None
+    while found is None and len(slowed) < 20:
+        slowed += steps(pipe, 4)
+        found = pipe.steps - 10 if watch.report.slow else None
+    steps(pipe, 14)  # all that the report is about is then slowed
+    report = watch.report
+    offered = watch.offer(profile)
+    again = autopipe.pipeline(model, plan=offered.plan, loss_fn=nn.functional.mse_loss)
+    before, after = [], []
+    for _ in range(arguments.rounds):
+        before += steps(pipe, 5)
+        after += steps(again, 5)
     if dist.get_rank() == 0:
-        layers = [tuple(stage.end - stage.begin for stage in one.stages) for one in (plan, better)]
-        print(f"undisturbed: {undisturbed:.1f} ms; {quiet}")
-        print(f"slowed: {slowed:.1f} ms; found after {found} steps: {report}")
-        print(
-            f"simulated with the measured times {report.step_ns / 1e6:.1f} ms, the new plan {better.step_ns / 1e6:.1f}"
-        )
-        print(f"layers of the stages {layers[0]}, then {layers[1]} (device order {better.device_order})")
-        print(f"new plan: {after:.1f} ms, {100 * (slowed / after - 1):.1f} % faster", flush=True)
+        layers = [tuple(stage.end - stage.begin for stage in one.stages) for one in (plan, offered.plan)]
+        print(f"undisturbed: {statistics.median(undisturbed):.1f} ms; {quiet}")
+        print(f"named {found} steps after the rank became slow: {report}")
+        print(f"predicted: {report.step_ns / 1e6:.1f} ms, then {offered.plan.step_ns / 1e6:.1f} ms")
+        print(f"layers of the stages {layers[0]}, then {layers[1]} (device order {offered.plan.device_order})")
+        for name, times in (("old", before), ("new", after)):
+            print(f"{name} plan: {statistics.median(times):.1f} ms ({min(times):.1f} to {max(times):.1f})")
+        print(f"{100 * (statistics.median(before) / statistics.median(after) - 1):.1f} % faster", flush=True)
 
 
 if __name__ == "__main__":

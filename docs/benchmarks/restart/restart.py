@@ -3,6 +3,7 @@
 import argparse
 import random
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -11,7 +12,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[3]))
 
-from tests.kills import kill_at_random, losses_of, torchrun
+from tests.kills import end, kill_at_random, losses_of, torchrun
 
 SCRIPT = Path(__file__).parents[3] / "examples" / "resume.py"
 
@@ -24,6 +25,7 @@ def main() -> None:
     parser.add_argument("--longest", type=float, default=1.0, help="seconds from a first step to the kill, at most")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended from outside, and torchrun with it"))
     start = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="autopipe-restart-") as name:
         calm, killed = Path(name) / "calm", Path(name) / "killed"
@@ -43,8 +45,7 @@ def main() -> None:
             )
             _, said = agent.communicate()
         finally:
-            agent.terminate()
-            agent.wait()
+            end(agent)
         if agent.returncode:
             sys.exit(f"torchrun ended with {agent.returncode}:\n{said[-3000:]}")
         losses, changed = losses_of(killed)
