@@ -63,10 +63,11 @@ class Screen:
         if self._quiet or not sys.stderr.isatty():
             yield lambda detail, share: None
             return
-        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-        columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[detail]}"))
-        with Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True), transient=True) as progress:
+        times = TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn()
+        columns = (TextColumn("{task.description}"), BarColumn(), *times, TextColumn("{task.fields[detail]}"))
+        with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
             task = progress.add_task(what, total=1.0, detail="")
             yield lambda detail, share: progress.update(task, completed=share, detail=detail)
 

@@ -124,10 +124,11 @@ def prepare(
         default = dtype_of(dtype)
         model = model.to(default)
     loss_fn = built.loss_fn if loss is None else resolve(loss)
+    lower = None if autocast is None else dtype_of(autocast)
     if absent is not None:
         args, kwargs = sketch_all(inputs, default=default) if inputs else (built.args or (), built.kwargs)
         targets, _ = sketch_all([target] if target else [], default=default)
-        return Subject(model, args, kwargs, targets[0] if targets else None, loss_fn, absent, calibration, note)
+        return Subject(model, args, kwargs, targets[0] if targets else None, loss_fn, absent, calibration, note, lower)
     args, kwargs = draw_all(inputs, model, default=default) if inputs else (built.args or (), built.kwargs)
     targets, _ = draw_all([target] if target else [], model, default=default, seed=1)
     where = _device(device)
@@ -138,7 +139,6 @@ def prepare(
     # What the model raises by itself is the user's to mend, and is said so before anything is measured.
     with torch.no_grad():
         guarded(lambda: model(*args, **kwargs), f"calling {spec} on its example")
-    lower = None if autocast is None else dtype_of(autocast)
     return Subject(model, args, kwargs, targets[0] if targets else None, loss_fn, autocast=lower)
 
 
@@ -222,7 +222,8 @@ def _autocast(subject: Subject) -> AbstractContextManager[Any]:
     if subject.autocast is None:
         return nullcontext()
     device = next((tensor.device for tensor in subject.model.parameters()), torch.device("cpu"))
-    return torch.autocast(device.type, subject.autocast)
+    # Without the device, what stands for its tensors lies on the CPU.
+    return torch.autocast("cpu" if subject.absent is not None else device.type, subject.autocast)
 
 
 def _device(name: str | None) -> Any:

@@ -29,7 +29,7 @@ from autopipe.profiler.isolation import Noted
 from autopipe.profiler.kernels import kernels_of
 from autopipe.profiler.layers import Chain, Example, Loss, Piece, pieces_of
 from autopipe.profiler.loss import OwnLoss
-from autopipe.profiler.measured import main_dtype
+from autopipe.profiler.measured import autocast_dtype, main_dtype
 from autopipe.profiler.optimizer import parse_optimizer
 from autopipe.profiler.results import KeptMemory
 from autopipe.profiler.timer import Progress
@@ -77,7 +77,8 @@ def estimate(
     Notes
     -----
     Tensors are fakes on the CPU, for torch without CUDA cannot differentiate fakes on a GPU; attention and
-    dropout are those of the device all the same. Of identical layers one is timed.
+    dropout are those of the device all the same. An active ``torch.autocast("cpu")`` is heeded, with the CPU's choice
+    of the operators that it casts, which is close to a GPU's. Of identical layers one is timed.
     """
     example = Example((args,) if isinstance(args, Tensor) else tuple(args), dict(kwargs or {}), target)
     parse_optimizer(optimizer)
@@ -123,6 +124,7 @@ def estimate(
         device_memory_bytes=device.usable_bytes,
         torch=str(torch.__version__),
         dtype=main_dtype(graph.parameters),
+        autocast=autocast_dtype(torch.device("cpu")),
         optimizer=optimizer,
         loss_name=loss.name if isinstance(loss, OwnLoss) else getattr(loss_fn, "__name__", type(loss_fn).__name__),
         clock="roofline" if calibration is None else f"roofline, calibrated with {calibration.origin}",

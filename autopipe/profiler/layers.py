@@ -149,6 +149,8 @@ class Chain:
         The pieces ``recompute`` keep what they read, and run again before their backward. With ``split`` the
         backward of every piece is two segments: the gradients of its inputs, then those of its weights.
         """
+        # Casts of weights are forgotten before and after a forward, as where it alone is in the autocast region.
+        torch.clear_autocast_cache()
         flow = _Flow()
         output = None
         for index, piece in enumerate(self.pieces):
@@ -159,6 +161,7 @@ class Chain:
         watcher.before(Sweep.FORWARD, end, {}, {})
         loss = self._loss(output, example.target)
         watcher.after(Sweep.FORWARD, end)
+        torch.clear_autocast_cache()
         del output
         watcher.made(end, {"loss": loss})
         if loss.requires_grad:

@@ -193,7 +193,7 @@ def _measure(
         device_memory_bytes=device_memory(device),
         torch=str(torch.__version__),
         dtype=main_dtype(graph.parameters),
-        autocast=_autocast(device),
+        autocast=autocast_dtype(device),
         optimizer=subject.optimizer,
         loss_name=loss_name,
         clock=clock.name,
@@ -266,7 +266,7 @@ def _question(
     loss = None if loss_fn is None else (getattr(loss_fn, "__module__", ""), getattr(loss_fn, "__qualname__", ""))
     modes = [module.training for module in model.modules()]
     asked = micro_batches if micro_batches is None or isinstance(micro_batches, str) else tuple(micro_batches)
-    where = device_name(device), str(torch.__version__), _autocast(device)
+    where = device_name(device), str(torch.__version__), autocast_dtype(device)
     return question_of(_CONTENTS, recording.graph.fingerprint, shapes, loss, modes, asked, optimizer, where)
 
 
@@ -299,7 +299,8 @@ def main_dtype(parameters: Sequence[Parameter]) -> str:
     return max(total, key=total.__getitem__)
 
 
-def _autocast(device: torch.device) -> str | None:
+def autocast_dtype(device: torch.device) -> str | None:
+    """Return the dtype to which autocast casts on ``device`` now, None where it is off."""
     if not torch.is_autocast_enabled(device.type):
         return None
     return str(torch.get_autocast_dtype(device.type)).removeprefix("torch.")

@@ -6,6 +6,7 @@ from dataclasses import replace
 from enum import StrEnum
 from typing import Any
 
+import torch
 from torch import nn
 
 from autopipe.documents.graph import Graph
@@ -142,6 +143,7 @@ class Rounds:
     def _whole(self, size: int, example: Example) -> list[tuple[str, list[tuple[Any, Any]]]]:
         self._clock.head_start()
         begin = self._clock.mark()
+        torch.clear_autocast_cache()
         self._loss(self._model(*example.args, **example.kwargs), example.target).backward()
         return [(f"{size} {WHOLE}", [(begin, self._clock.mark())])]
 

@@ -159,6 +159,16 @@ def test_an_interrupt_is_a_sentence_and_no_file(
     assert output.exists()
 
 
+def test_autocast_is_heeded_without_the_device(capsys: pytest.CaptureFixture[str]) -> None:
+    saved = {}
+    for option in ((), ("--autocast", "bfloat16")):
+        assert run(["profile", *MLP, "--device", "h100-sxm", *option, "--json", "--quiet"]) == 0
+        profile = decode(capsys.readouterr().out.encode(), Profile)
+        saved[profile.autocast] = sum(layer.costs[0].saved_bytes for layer in profile.layers)
+    assert saved.keys() == {None, "bfloat16"}
+    assert saved[None] != saved["bfloat16"]
+
+
 def test_autocast_and_fitting_sizes_are_in_the_profile(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["profile", *MLP, "--autocast", "bfloat16", "--micro-batch", "auto", "--json", "--quiet"]) == 0
     profile = decode(capsys.readouterr().out, Profile)

@@ -79,6 +79,30 @@ def test_bytes_and_flops_are_those_of_a_run_with_memory(name: str) -> None:
     assert flops(fake) == flops(real)
 
 
+@pytest.mark.parametrize("name", ["mlp", "gpt", "unet"])
+def test_bytes_under_autocast_are_those_of_a_run_with_memory(name: str) -> None:
+    """Without the CNN: torch's fake batch norm keeps statistics in bfloat16, the CPU's own in float32."""
+    job = JOBS[name]
+    model = job.build()
+    inputs, target = job.draw(4)
+    with torch.autocast("cpu", torch.bfloat16):
+        fake = estimate(model, (inputs,), target=target, loss_fn=job.loss, device=PROCESSOR)
+        real = measure(model, (inputs,), target=target, loss_fn=job.loss, budget_s=0)
+    assert fake.autocast == real.autocast == "bfloat16"
+    assert memory(fake) == memory(real)
+    assert fake.values == real.values
+    assert flops(fake) == flops(real)
+
+
+def test_casts_of_weights_are_saved_by_every_micro_batch() -> None:
+    model, x = nn.Sequential(nn.Linear(64, 32), nn.Linear(32, 8)), torch.randn(4, 64)
+    with torch.autocast("cpu", torch.bfloat16):
+        profile = measure(model, (x,), loss_fn=lambda output: output.sum(), budget_s=0)
+    # In two bytes each: the input; the weight of the layer that sends a gradient back.
+    assert [layer.costs[-1].saved_bytes for layer in profile.layers] == [2 * 4 * 64, 2 * 32 * 8]
+    assert [(value.bytes[-1], value.saved_at) for value in profile.values] == [(2 * 4 * 32, 1)]
+
+
 def flops(profile: Profile) -> dict[tuple[int, Sweep, int], int]:
     """Arithmetic by layer, sweep and micro-batch size; the input-gradient part is counted without memory only."""
     return {
