@@ -192,7 +192,9 @@ def _open(problem: Problem, stage: int, onward: Table, pace_limit_ns: int | None
         mask = mask & (block(problem, problem.pace_ns, stage) <= pace_limit_ns)
         if problem.turns(stage):
             round_trip = block(problem, problem.compute_ns, stage) + onward[None, :]
-            mask &= round_trip <= problem.in_flight[stage] * pace_limit_ns
+            first, last = problem.windows[stage + 1]
+            unbound = ~problem.returning[first : last + 1][None, :]
+            mask &= unbound | (round_trip <= problem.in_flight[stage] * pace_limit_ns)
     return mask
 
 

@@ -37,6 +37,9 @@ def binding_sentence(best: Candidate, fewer: Sequence[Alternative]) -> str:
     memory = _memory_sentence(best)
     if memory:
         sentences.append(memory)
+    waste = idle_sentence(best.run.busy_ns, best.step_ns)
+    if waste:
+        sentences.append(waste)
     ranks, count = best.problem.ranks, best.problem.micro_batches
     idle = (ranks - 1) / (count * best.kind.virtual + ranks - 1)
     if idle > LARGE_BUBBLE and not best.kind.splits:
@@ -45,6 +48,24 @@ def binding_sentence(best: Candidate, fewer: Sequence[Alternative]) -> str:
             f"the step idles; {2 * count + ranks - 1} micro-batches would halve that."
         )
     return " ".join(sentences)
+
+
+def idle_sentence(busy_ns: Sequence[int], step_ns: int) -> str | None:
+    """Return how much of all ranks' time idles, and which share of that is imbalance and which the bubble.
+
+    Imbalance is what ranks have less to do than the busiest one; the bubble is what the busiest one itself idles, and
+    all others with it: filling and draining the pipeline, and waiting for messages. None where nothing idles.
+    """
+    idle = len(busy_ns) * step_ns - sum(busy_ns)
+    if len(busy_ns) < 2 or idle <= 0:
+        return None
+    imbalance = len(busy_ns) * max(busy_ns) - sum(busy_ns)
+    share = format_share(idle / (len(busy_ns) * step_ns))
+    return (
+        f"{share} of all ranks' time idles: {format_share(imbalance / idle)} of "
+        f"that is imbalance between ranks, {format_share(1 - imbalance / idle)} the bubble of filling, draining and "
+        "waiting for messages."
+    )
 
 
 def lost_because(candidate: Candidate, best: Candidate) -> str:

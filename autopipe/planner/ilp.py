@@ -118,6 +118,7 @@ def build(problem: Problem, reduction: Reduction) -> Programme:
         C2  sum_iq w[s,i,c,q] = sum_jq w[s+1,c,j,q]                     each stage begins where one ended
         C3  T >= sum_ijq pace[s,i,j,q] w[s,i,j,q]                       no stage and no link is faster than T
         C4  n[s] T >= sum_{r>=s} compute[r] w[r] + sum_{r>s} hop[r] w[r]   nor is a round trip, while 1F1B turns
+                      (less all of it, by a large constant, where no gradient comes back to stage s)
         C5  O >= sum_{s on r} sum_ijq tail[s,i,j] w[s,i,j,q]            for every rank r
         C6  sum_{s on r} sum_ijq memory[k,s,i,j,q] w[s,i,j,q] <= limit[r]   at each of its largest moments k
         C7  y[t] >= reads[t,a] on rank r - reads[t,b] on rank r         for neighbouring readers a, b of t
@@ -165,7 +166,7 @@ class _Builder:
         for stage in range(problem.stages):
             self.model += self.pace >= self._paces(stage), f"C3_{stage}"
             if problem.turns(stage):
-                round_trip = self._lpsum(compute[stage:]) + self._lpsum(hop[stage + 1 :])
+                round_trip = self._lpsum(compute[stage:]) + self._lpsum(hop[stage + 1 :]) - self._unbound(stage)
                 self.model += problem.in_flight[stage] * self.pace >= round_trip, f"C4_{stage}"
         for rank in range(problem.ranks):
             own = [stage for stage, home in enumerate(problem.stage_ranks) if home == rank]
@@ -175,6 +176,25 @@ class _Builder:
         self._add_tied()
         self._add_together()
         return Programme(model=self.model, chosen=self.chosen, unit_ns=self.unit)
+
+    def _unbound(self, stage: int) -> Any:
+        """Return what takes any round trip away where no gradient comes back to the stage."""
+        problem = self.problem
+        free = [self.chosen[arc] for arc in self.by_stage[stage] if not problem.returning[arc.end]]
+        if not free:
+            return 0
+        longest = [
+            max(
+                (
+                    int(problem.compute_ns[s][arc.begin, arc.end] + problem.hop_ns[s][arc.begin, arc.end])
+                    + self.extra[arc]
+                    for arc in self.by_stage[s]
+                ),
+                default=0,
+            )
+            for s in range(stage, problem.stages)
+        ]
+        return sum(longest) / self.unit * self._lpsum(free)
 
     def _total(self, tables: Sequence[Any], stage: int, *, with_extra: bool = False) -> Any:
         return self._lpsum(

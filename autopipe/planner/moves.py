@@ -33,7 +33,7 @@ def improved(candidate: Candidate) -> Candidate:
             left -= 2 * min(costs.size, LONG * 12 * costs.problem.ranks * costs.problem.stages)
             if left < 0:
                 break
-            if not _fits(costs):
+            if not fits(costs):
                 continue
             step = costs.estimate_ns()
             if step < (best_ns if found is None else found[0]):
@@ -70,7 +70,7 @@ def _bound_ns(costs: Costed) -> int:
     return any_schedule_bound_ns(problem.stage_ranks, problem.micro_batches, costs.stages, costs.edges, problem.limits)
 
 
-def _fits(costs: Costed) -> bool:
+def fits(costs: Costed) -> bool:
     """Tell whether a split keeps to the memory of its ranks, by a short walk."""
     limits = costs.problem.limits
     if all(limit is None for limit in limits):

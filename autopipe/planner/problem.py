@@ -58,6 +58,8 @@ class Problem:
         By rank: the memory of the device in bytes, None where not known.
     in_flight : tuple of int
         The most micro-batches that the schedule has in flight at the stage.
+    returning : Mask
+        By boundary: whether a gradient comes back through it. Behind frozen layers, and without a backward, none does.
     tied : tuple of Tied
     together : tuple of (int, int)
         Layers that are to be on one rank.
@@ -85,6 +87,7 @@ class Problem:
     possible: tuple[Mask, ...]
     limits: tuple[int | None, ...]
     in_flight: tuple[int, ...]
+    returning: Mask
     tied: tuple[Tied, ...]
     together: tuple[tuple[int, int], ...]
     moments: tuple[tuple[Moment, ...], ...]
@@ -172,6 +175,7 @@ def make_problem(
         possible=tuple(stage.possible for stage in stages),
         limits=tuple(device.memory_bytes for device in grid.devices),
         in_flight=tuple(stage.in_flight for stage in stages),
+        returning=_returning(levels.base),
         tied=_tied(levels.base, grid),
         together=() if kind.virtual == 1 else pairs,
         moments=moments,
@@ -261,7 +265,7 @@ def pace_ns(problem: Problem, bounds: Sequence[int], extra_ns: Sequence[int] = (
     """Return the least time between two micro-batches of the split at ``bounds``.
 
     No less than any stage or link takes for one; and while a micro-batch travels from stage s to the end and
-    back, s can take in no more than it may have in flight.
+    back, s can take in no more than it may have in flight. Where no gradient comes back to s, it need not wait.
     """
     pace = round_trip = 0
     for stage in reversed(range(problem.stages)):
@@ -269,10 +273,20 @@ def pace_ns(problem: Problem, bounds: Sequence[int], extra_ns: Sequence[int] = (
         own = int(problem.compute_ns[stage][at]) + (extra_ns[stage] if extra_ns else 0)
         round_trip += own
         pace = max(pace, own, int(problem.pace_ns[stage][at]))
-        if problem.turns(stage):
+        if problem.turns(stage) and problem.returning[at[1]]:
             pace = max(pace, -(-round_trip // problem.in_flight[stage]))
         round_trip += int(problem.hop_ns[stage][at])
     return pace
+
+
+def _returning(intervals: Intervals) -> Mask:
+    """Return by boundary whether a value crosses it whose gradient comes back; all return behind the last layer."""
+    crossed = np.zeros(intervals.times.layers + 1, dtype=bool)
+    for value in intervals.sized.profile.values:
+        if value.requires_grad and value.consumers:
+            crossed[value.producer + 1 : max(value.consumers) + 1] = True
+    crossed[-1] = True
+    return crossed
 
 
 def _tied(intervals: Intervals, grid: DeviceGrid) -> tuple[Tied, ...]:

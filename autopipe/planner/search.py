@@ -10,6 +10,7 @@ from autopipe.documents.plan import Certificate, Plan
 from autopipe.documents.profile import Profile
 from autopipe.errors import InfeasibleError
 from autopipe.hardware.cluster import Cluster, check_cluster
+from autopipe.planner.bounds import frontier
 from autopipe.planner.branch import Branch, Space
 from autopipe.planner.cells import Tables, cells
 from autopipe.planner.explain import binding_sentence
@@ -19,7 +20,7 @@ from autopipe.planner.request import Request, check_magnitude, check_request, sh
 from autopipe.planner.runners_up import runners_up
 from autopipe.planner.score import Candidate, Costed, costed, simulated
 from autopipe.planner.shortage import infeasible_message
-from autopipe.planner.solved import Solved, keeps, solve_problem
+from autopipe.planner.solved import Solved, is_far, keeps, solve_problem
 from autopipe.planner.what_if import what_if
 from autopipe.planner.writing import write_plan
 from autopipe.schedules.named import FITTED
@@ -68,7 +69,7 @@ def plan(profile: Profile, cluster: Cluster, request: Request) -> Plan:
     search = Search(space=space, deadline=time.monotonic() + max(0.0, request.time_limit_s))
     search.run([branch for cell in found for branch in space.branches(cell)])
     if search.best is None:
-        raise InfeasibleError(infeasible_message(space, search.unfit))
+        raise InfeasibleError(infeasible_message(space, [*search.unfit, *search.late]))
     best = search.finish()
     others, fewer = runners_up(search, best)
     return write_plan(
@@ -103,7 +104,7 @@ class Search:
     pruned : list of Branch
         Branches whose bound leaves nothing to win.
     late : list of Branch
-        Branches that were left unsolved for lack of time; their bounds count in the certificate.
+        Branches that were left unsolved, for lack of time or of prospects; their bounds count in the certificate.
     """
 
     space: Space
@@ -168,13 +169,23 @@ class Search:
 
     def _look_at(self, branch: Branch) -> None:
         """Solve a branch, and count whether it won anything."""
-        if self._is_left(branch):
+        if self._is_left(branch) or self._is_far(branch):
             return
         look = branch.kind.virtual > 1, branch.cell.grid.replicas
         before = self.best_ns
         self._look_into(branch)
         won = self.best_ns is not None and (before is None or self.best_ns < before)
         self._in_vain[look] = 0 if won else self._in_vain.get(look, 0) + 1
+
+    def _is_far(self, branch: Branch) -> bool:
+        """Leave a branch whose stages share memory if its estimate is too long to win anything; tell whether it was."""
+        problem = self.space.problem(branch)
+        if self.best_ns is None or not problem.coupled or (known := frontier(problem)) is None:
+            return False
+        far = is_far(problem.weight * known.best.pace_ns + known.best.total_ns, self.best_ns)
+        if far:
+            self.late.append(branch)
+        return far
 
     def _is_hopeless(self, branch: Branch) -> bool:
         """Put a branch aside in which there is nothing to win, or for which no time is left; tell whether it was."""
@@ -206,7 +217,8 @@ class Search:
             return False
         found = self._solve(branch)
         if found is None:
-            self.unfit.append(branch)
+            unsure = self.space.problem(branch).coupled
+            (self.late if unsure else self.unfit).append(branch)
             return False
         self.found.append(found)
         step = found.candidate.step_ns
@@ -216,7 +228,7 @@ class Search:
     def _solve(self, branch: Branch) -> Found | None:
         """Return the best candidate of a branch by the simulator, None if it has none."""
         problem = self.space.problem(branch)
-        solved = solve_problem(problem, self.deadline, self.space.request.engine)
+        solved = solve_problem(problem, self.deadline, self.space.request.engine, best_ns=self.best_ns)
         if solved is None:
             return None
         solution = solved.solution

@@ -12,7 +12,9 @@ from autopipe.planner.rank_rows import Arc, extra_ns, overflow_bytes
 
 WITHOUT_ENGINE = "dynamic programme"
 CEILINGS = (1.02, 1.1, 1.5)
+LEAST_SHARE = 0.8
 COUPLED_ENTRIES = 500_000
+COUPLED_ENTRIES_LATER = 100_000
 COUPLED_WORK = 20_000_000
 
 
@@ -25,8 +27,10 @@ class Solved:
     also: tuple[tuple[int, ...], ...]
 
 
-def solve_problem(problem: Problem, deadline: float, engine: str) -> Solved | None:
+def solve_problem(problem: Problem, deadline: float, engine: str, *, best_ns: int | None = None) -> Solved | None:
     """Return the solution of a ``problem``, None if it has none, or none was found in time.
+
+    Where stages share the memory of ranks, None need not mean that nothing fits: work is limited.
 
     Where the engine fails, or no time is left for it, the dynamic programme's split stands in with the
     dynamic programme's bound, and says so by its engine.
@@ -35,6 +39,8 @@ def solve_problem(problem: Problem, deadline: float, engine: str) -> Solved | No
     ----------
     deadline : float
         On the clock of `time.monotonic`.
+    best_ns : int, optional
+        A step that is known: what is hardly shorter, by its estimate, need not be found.
     """
     known = frontier(problem)
     if known is None:
@@ -44,7 +50,7 @@ def solve_problem(problem: Problem, deadline: float, engine: str) -> Solved | No
     if problem.coupled and not also:
         incumbents += _by_shares(problem, known)
     incumbent = min(incumbents, key=lambda one: one.objective_ns, default=None)
-    found = _by_engine(problem, known, incumbent, deadline, engine)
+    found = _by_engine(problem, known, incumbent, deadline, engine, best_ns)
     if found is None and incumbent is None:
         return None
     if found is None:
@@ -85,8 +91,21 @@ def levels_of(problem: Problem, bounds: Sequence[int]) -> tuple[int, ...]:
     return tuple(int(problem.level[s][bounds[s], bounds[s + 1]]) for s in range(problem.stages))
 
 
+def is_far(objective_ns: int, best_ns: int | None) -> bool:
+    """Tell whether an estimate is so long that no step shorter than ``best_ns`` comes of it.
+
+    Steps of `LEAST_SHARE` of their estimate were seen, shorter ones not.
+    """
+    return best_ns is not None and LEAST_SHARE * objective_ns > best_ns
+
+
 def _by_engine(
-    problem: Problem, known: Frontier, incumbent: Solution | None, deadline: float, engine: str
+    problem: Problem,
+    known: Frontier,
+    incumbent: Solution | None,
+    deadline: float,
+    engine: str,
+    best_ns: int | None,
 ) -> Solution | None:
     """Return the engine's solution among the intervals that a split as good as the incumbent can have.
 
@@ -95,12 +114,13 @@ def _by_engine(
     """
     bound = problem.weight * known.best.pace_ns + known.best.total_ns
     ceilings = [round(bound * factor) for factor in CEILINGS] if incumbent is None else [incumbent.objective_ns]
+    ceilings = [ceiling for ceiling in ceilings if incumbent is not None or not is_far(ceiling, best_ns)]
     found = None
     try:
         while ceilings and (left := deadline - time.monotonic()) > 0:
             ceiling = ceilings.pop(0)
             reduction = reduce(known, ceiling)
-            if (nodes := _nodes(problem, reduction)) == 0:
+            if (nodes := _nodes(problem, reduction, best_ns)) == 0:
                 return found
             better = solve(known.problem, reduction, engine=engine, time_limit_s=left, nodes=nodes)
             if better is None:
@@ -110,7 +130,8 @@ def _by_engine(
             if better.objective_ns <= ceiling or better.status != "optimal":
                 return found
             ceilings = [better.objective_ns]
-        if found is None and incumbent is None and (left := deadline - time.monotonic()) > 0:
+        left = deadline - time.monotonic()
+        if found is None and incumbent is None and best_ns is None and left > 0:
             reduction = everything(problem)
             nodes = _nodes(problem, reduction)
             found = None if nodes == 0 else solve(problem, reduction, engine=engine, time_limit_s=left, nodes=nodes)
@@ -119,16 +140,18 @@ def _by_engine(
     return found
 
 
-def _nodes(problem: Problem, reduction: Reduction) -> int | None:
+def _nodes(problem: Problem, reduction: Reduction, best_ns: int | None = None) -> int | None:
     """Return how many nodes the engine may search, None for any number, 0 where that would take too long.
 
     Where stages share the memory of ranks, the relaxation is weak, and a limit of time would make the plan depend on
-    the machine's load: the limit is one of work, the more choices in more rows of memory, the fewer nodes.
+    the machine's load: the limit is one of work, the more choices in more rows of memory, the fewer nodes. Where a
+    plan is known already there is less to win.
     """
     if not problem.coupled:
         return None
     entries = len(reduction.arcs) * sum(map(len, problem.moments))
-    return 0 if entries > COUPLED_ENTRIES else COUPLED_WORK // max(1, entries)
+    most = COUPLED_ENTRIES if best_ns is None else COUPLED_ENTRIES_LATER
+    return 0 if entries > most else COUPLED_WORK // max(1, entries)
 
 
 def _stand_in(problem: Problem, known: Frontier, arcs: Sequence[Arc]) -> Solution:

@@ -13,9 +13,9 @@ from autopipe.planner.branch import Branch, Space
 from autopipe.planner.cells import Cell, Tables
 from autopipe.planner.kind import Kind
 from autopipe.planner.levels import recomputable
-from autopipe.planner.moves import is_legal
+from autopipe.planner.moves import fits, is_legal
 from autopipe.planner.problem import Problem
-from autopipe.planner.request import Request
+from autopipe.planner.request import Request, most_stages
 from autopipe.planner.score import Candidate, costed, recosted
 from autopipe.planner.solved import keeps
 from autopipe.units import GIB, format_share, format_time
@@ -23,6 +23,7 @@ from autopipe.units import GIB, format_share, format_time
 MOST_ENTRIES = 300_000
 MOST_ACTIONS = 20_000
 LEAST_CHANGE = 0.0005
+PLACES = 2
 
 
 def what_if(space: Space, best: Candidate) -> tuple[str, ...]:
@@ -39,7 +40,6 @@ def what_if(space: Space, best: Candidate) -> tuple[str, ...]:
 
 def _changes(space: Space, best: Candidate) -> Iterator[str]:
     problem, request, cluster = best.problem, space.request, space.cluster
-    replicas, ranks = problem.grid.replicas, problem.ranks
     if any(limit is not None for limit in problem.limits):
         more = tuple(
             msgspec.structs.replace(one, memory_bytes=one.memory_bytes and one.memory_bytes + GIB)
@@ -47,10 +47,7 @@ def _changes(space: Space, best: Candidate) -> Iterator[str]:
         )
         found = _step(space, best, cluster=msgspec.structs.replace(cluster, devices=more))
         yield _sentence("One GiB more on each device", found, best.step_ns)
-    if replicas == 1 and problem.kind.virtual * (ranks + 1) <= problem.layers:
-        more = (*cluster.devices, cluster.devices[-1])
-        found = _step(space, best, cluster=msgspec.structs.replace(cluster, devices=more), ranks=ranks + 1)
-        yield _sentence("One more device in the pipeline", found, best.step_ns)
+    yield _one_more_device(space, best)
     doubled = msgspec.structs.replace(request, batch_size=2 * request.batch_size)
     found = _step(space, best, request=doubled, micro_batches=2 * problem.micro_batches)
     yield _sentence("Twice the micro-batches", None if found is None else found // 2, best.step_ns, each="a sample")
@@ -63,6 +60,30 @@ def _changes(space: Space, best: Candidate) -> Iterator[str]:
         yield _sentence(what, found, best.step_ns)
 
 
+def _one_more_device(space: Space, best: Candidate) -> str:
+    """Say what a device like the last one would change, in the layout of ranks and replicas that is then the best."""
+    problem, devices = best.problem, space.cluster.devices
+    cluster = msgspec.structs.replace(space.cluster, devices=(*devices, devices[-1]))
+    count = len(cluster.devices)
+    found = [
+        (step, ranks)
+        for ranks in range(1, count + 1)
+        if count % ranks == 0
+        and space.request.replicas in (None, count // ranks)
+        and space.request.batch_size % (count // ranks) == 0
+        and (ranks > 1 or problem.kind.virtual == 1)
+        and problem.kind.virtual * ranks <= most_stages(space.profile)
+        and (step := _step(space, best, cluster=cluster, ranks=ranks, replicas=count // ranks)) is not None
+    ]
+    if not found:
+        return f"One more device: no pipeline under this schedule uses {count}, or none fits."
+    step, ranks = min(found)
+    layout = f"{ranks} rank{'s' if ranks > 1 else ''}"
+    if ranks < count:
+        layout += f" in {count // ranks} replicas"
+    return _sentence(f"One more device, {layout}", step, best.step_ns)
+
+
 def _step(
     space: Space,
     best: Candidate,
@@ -70,6 +91,7 @@ def _step(
     cluster: Cluster | None = None,
     request: Request | None = None,
     ranks: int | None = None,
+    replicas: int | None = None,
     micro_batches: int | None = None,
 ) -> int | None:
     """Return about the shortest step when something is otherwise, None if nothing fits then."""
@@ -78,12 +100,13 @@ def _step(
     changed = replace(
         space, cluster=cluster or space.cluster, request=request, tables=Tables(space.profile, request), _last={}
     )
-    count = ranks or problem.ranks
+    count, copies = ranks or problem.ranks, replicas or problem.grid.replicas
     order = problem.grid.order if ranks is None else ()
+    share = -(-request.batch_size // (copies * problem.micro_batch_size))
     cell = Cell(
-        grid=DeviceGrid.of(changed.cluster, count, problem.grid.replicas, order),
+        grid=DeviceGrid.of(changed.cluster, count, copies, order),
         micro_batch_size=problem.micro_batch_size,
-        micro_batches=micro_batches or problem.micro_batches,
+        micro_batches=micro_batches or share,
         bound_ns=0,
     )
     try:
@@ -94,7 +117,7 @@ def _step(
     if known is None:
         return None
     splits = {known.best.bounds, known.fastest.bounds}
-    if count == problem.ranks and _allows(other, best.bounds):
+    if ranks is None and _allows(other, best.bounds):
         splits.add(best.bounds)
     steps = [costed(other, bounds, kind=_kind(best)).estimate_ns() for bounds in sorted(splits) if keeps(other, bounds)]
     return min(steps, default=None)
@@ -130,20 +153,41 @@ def _sentence(what: str, step_ns: int | None, now_ns: int, *, each: str = "") ->
 
 
 def _boundaries(best: Candidate) -> Iterator[str]:
-    """Yield, for each boundary, what its better neighbour costs."""
+    """Yield, for each boundary, what the best other place for it costs, the others as they are."""
     costs, problem = best.costed, best.problem
     layers = problem.intervals.sized.profile.layers
-    kind = _kind(best)
     for cut in range(1, problem.stages):
-        steps = []
-        for place in (costs.bounds[cut] - 1, costs.bounds[cut] + 1):
-            bounds = (*costs.bounds[:cut], place, *costs.bounds[cut + 1 :])
-            if is_legal(problem, bounds):
-                steps.append((recosted(problem, bounds, costs.recompute, kind).estimate_ns(), place))
-        if steps:
-            step, place = min(steps)
-            change = format_share(abs(step / best.step_ns - 1))
-            yield (
-                f"Boundary {cut} before {layers[costs.bounds[cut]].name}: before {layers[place].name} instead the step "
-                f"takes {format_time(step)} ({'+' if step >= best.step_ns else '-'}{change})."
-            )
+        where = f"Boundary {cut} before {layers[costs.bounds[cut]].name}"
+        found = min(_elsewhere(best, cut), default=None)
+        if found is None:
+            yield f"{where}: no other place is legal and fits."
+            continue
+        step, place = found
+        change = format_share(abs(step / best.step_ns - 1))
+        yield (
+            f"{where}: before {layers[place].name} instead the step takes {format_time(step)} "
+            f"({'+' if step >= best.step_ns else '-'}{change})."
+        )
+
+
+def _elsewhere(best: Candidate, cut: int) -> Iterator[tuple[int, int]]:
+    """Yield about the step, and the place, of the few other places for a boundary that balance its two stages best."""
+    costs, problem = best.costed, best.problem
+    kind = _kind(best)
+    low, place, high = costs.bounds[cut - 1 : cut + 2]
+
+    def longest(other: int) -> tuple[int, int]:
+        spans = ((cut - 1, low, other), (cut, other, high))
+        return max(int(problem.pace_ns[s][i, j] + problem.hop_ns[s][i, j]) for s, i, j in spans), other
+
+    yielded = 0
+    for other in sorted((other for other in range(low + 1, high) if other != place), key=longest):
+        bounds = (*costs.bounds[:cut], other, *costs.bounds[cut + 1 :])
+        if not is_legal(problem, bounds):
+            continue
+        moved = recosted(problem, bounds, costs.recompute, kind)
+        if fits(moved):
+            yield moved.estimate_ns(), other
+            yielded += 1
+        if yielded == PLACES:
+            return

@@ -150,7 +150,9 @@ def certificate_sentence(certificate: Certificate) -> Text:
     )
     opening = {
         "optimal": f"Solved to the end: the step is at most {gap} above the best, since {bound}. {solver}.",
-        "feasible": f"Stopped at the time limit with a plan at most {gap} above the lower bound: {bound}. {solver}.",
+        "feasible": (
+            f"Stopped at a limit of time or work with a plan at most {gap} above the lower bound: {bound}. {solver}."
+        ),
     }
     alone = f"Found without a solver: the step is at most {gap} above the best, since {bound}."
     return Text(opening.get(certificate.status, alone))

@@ -53,6 +53,17 @@ def test_the_next_engine_stands_in_for_one_that_dies_and_says_so(monkeypatch):
     assert answer.engine == "scipy"
 
 
+def test_the_next_engine_stands_in_for_one_that_is_not_there(monkeypatch):
+    def missing(*_: Any, **__: Any) -> None:
+        raise ImportError("No module named 'highspy'")
+
+    monkeypatch.setattr(pulp.HiGHS, "createAndConfigureSolver", missing)
+    with pytest.warns(RuntimeWarning, match="No module named 'highspy'"):
+        answer = engines.run(knapsack(), engine="highs", time_limit_s=20)
+    assert answer is not None
+    assert (answer.engine, answer.optimal) == ("scipy", True)
+
+
 def test_the_last_engine_stands_in_for_two(monkeypatch):
     monkeypatch.setattr(pulp.HiGHS, "callSolver", dies)
     monkeypatch.setattr(scipy.optimize, "milp", dies)

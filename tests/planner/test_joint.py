@@ -2,6 +2,7 @@
 
 from itertools import product
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,6 +12,8 @@ from autopipe.errors import InfeasibleError, InputError
 from autopipe.hardware.cluster import Cluster, Device, Link
 from autopipe.planner import Request
 from autopipe.planner import plan as make_plan
+from autopipe.planner.bounds import everything, frontier
+from autopipe.planner.ilp import solve
 from autopipe.planner.kind import Kind
 from autopipe.planner.problem import objective_ns
 from autopipe.planner.rank_rows import Arc, arcs_of, extra_ns, overflow_bytes
@@ -18,7 +21,7 @@ from autopipe.planner.score import score
 from autopipe.planner.solved import keeps, solve_problem
 from autopipe.planner.step_bound import tightest
 from autopipe.planner.wishes import Wishes
-from tests.planner.instances import every_split, problem_of
+from tests.planner.instances import clusters, every_split, problem_of
 from tests.profiles import chain_profile, cost, layer, profile
 
 FAR = float("inf")
@@ -74,6 +77,54 @@ def test_with_recompute_ilp_dynamic_programme_and_brute_force_agree(found, ranks
         assert candidate.fits
         assert bound is not None
         assert bound.step_ns <= candidate.step_ns
+
+
+@st.composite
+def wished(draw):
+    """Up to 9 layers, up to 4 unequal ranks: memory, recompute, a tied pair, pins, forbidden cuts, layers together."""
+    found = draw(recomputing(9))
+    count = len(found.layers)
+    one, other = draw(st.tuples(st.integers(0, count - 1), st.integers(0, count - 1)))
+    tied = one != other and draw(st.booleans())
+    optimizer = draw(st.booleans())
+    layers = [
+        msgspec.structs.replace(own, optimizer_ns=draw(st.integers(0, 20)) if optimizer else None)
+        for own in found.layers
+    ]
+    shared = (SharedParameter(name="tied", layers=tuple(sorted((one, other))), bytes=5),) if tied else ()
+    ranks = draw(st.integers(1, min(4, count)))
+    places = st.integers(0, count - 1)
+    wishes = Wishes(
+        pins=tuple(draw(st.lists(st.tuples(places, st.integers(-ranks, ranks - 1)), max_size=1))),
+        forbidden_cuts=tuple(sorted(set(draw(st.lists(st.integers(1, count - 1), max_size=2))))),
+        together=draw(st.sampled_from([(), (), (tuple(sorted((one, other))),) if one != other else ()])),
+    )
+    return problem_of(
+        profile(layers, found.values, shared=shared),
+        cluster=draw(clusters(ranks)),
+        stages=ranks,
+        micro_batches=draw(st.integers(1, 6)),
+        recompute=True,
+        wishes=wishes,
+    )
+
+
+@settings(deadline=None, max_examples=60)
+@given(problem=wished())
+def test_with_every_wish_on_unequal_devices_all_three_agree(problem):
+    least, known = best_of_all(problem), frontier(problem)
+    solved = solve_problem(problem, float("inf"), "highs")
+    assert (known is None) == (solved is None) == (least is None)
+    if solved is None:
+        return
+    assert solved.solution.objective_ns == least
+    without = solve(problem, everything(problem))
+    assert without is not None
+    assert without.objective_ns == least
+    programme_ns = problem.weight * known.best.pace_ns + known.best.total_ns
+    assert programme_ns <= least
+    if not problem.tied and not any(table.any() for table in problem.tail_ns):
+        assert objective_ns(problem, known.best.bounds) == programme_ns == least
 
 
 @settings(deadline=None, max_examples=25)

@@ -10,14 +10,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autopipe.documents.files import encode
-from autopipe.documents.profile import SharedParameter
+from autopipe.documents.profile import ProfiledValue, SharedParameter
 from autopipe.errors import DocumentError, InfeasibleError, InputError
 from autopipe.hardware.cluster import Cluster, Device, Link
-from autopipe.planner import evaluate
+from autopipe.planner import engines, evaluate
 from autopipe.planner import solved as solved_room
+from autopipe.planner.bounds import everything, frontier
+from autopipe.planner.ilp import solve
 from autopipe.planner.kind import Kind
+from autopipe.planner.problem import objective_ns
 from autopipe.planner.score import score
-from tests.planner.instances import every_split, plan, problem_of
+from tests.planner.instances import every_split, least_objective, plan, problem_of
 from tests.profiles import chain_profile, cost, layer, profile, profiles
 
 
@@ -214,6 +217,21 @@ def test_an_engine_that_fails_does_not_take_the_plan_with_it(monkeypatch):
     assert found.certificate.gap < 0.01
 
 
+def test_where_every_engine_dies_the_dynamic_programme_answers_with_its_true_gap(monkeypatch):
+    def dies(*_, **__):
+        raise MemoryError("planted")
+
+    monkeypatch.setattr(engines, "RUNNERS", dict.fromkeys(engines.RUNNERS, dies))
+    layers = [layer(f"l{i}", [cost(time)], optimizer_ns=40 * i) for i, time in enumerate((10, 20, 30, 40))]
+    with pytest.warns(RuntimeWarning, match="cbc failed"):
+        found = plan(profile(layers), Cluster.uniform(2), batch_size=8, schedule="1f1b")
+    proof = found.certificate
+    assert (proof.status, proof.engine) == ("heuristic", "dynamic programme")
+    assert proof.objective_bound_ns <= proof.objective_ns
+    assert proof.solver_gap == pytest.approx(1 - proof.objective_bound_ns / proof.objective_ns)
+    assert proof.solver_gap > 0
+
+
 def test_a_hundred_layers_on_eight_stages_are_solved_to_the_end_in_a_second():
     times = [1000 + (index * 7919) % 977 for index in range(98)]
     layers = [
@@ -226,6 +244,35 @@ def test_a_hundred_layers_on_eight_stages_are_solved_to_the_end_in_a_second():
     assert (found.certificate.status, found.certificate.solver_gap) == ("optimal", 0.0)
     assert found.certificate.gap < 0.01
     assert max(rank.peak_bytes for rank in found.ranks) > 0.9 * 4_700
+
+
+def test_where_no_gradient_comes_back_no_stage_waits_for_one():
+    """Forwards alone over a slow link: a round trip that is never made would speak for unequal stages."""
+    layers = [layer(f"l{index}", [cost(10, 0)]) for index in range(6)]
+    values = [
+        ProfiledValue(name=f"v{at}", producer=at, consumers=(at + 1,), requires_grad=False, bytes=(size,))
+        for at, size in enumerate((30, 30, 30, 30, 1))
+    ]
+    cluster = Cluster.uniform(2, intra_node=Link(bytes_per_s=10**9))
+    asked = {"batch_size": 16, "schedule": "1f1b", "micro_batch_size": 1}
+    found = plan(profile(layers, values), cluster, **asked)
+    assert bounds_of(found) == (0, 3, 6)
+    assert found.certificate.objective_ns == found.step_ns == 15 * 30 + 30 + 30 + 30
+
+
+def test_behind_frozen_layers_the_programme_agrees_with_every_split():
+    layers = [layer(f"l{index}", [cost(10, 0 if index < 3 else 20)]) for index in range(7)]
+    values = [
+        ProfiledValue(name=f"v{at}", producer=at, consumers=(at + 1,), requires_grad=at >= 3, bytes=(20,))
+        for at in range(6)
+    ]
+    cluster = Cluster.uniform(3, intra_node=Link(latency_ns=5, bytes_per_s=10**9))
+    problem = problem_of(profile(layers, values), cluster=cluster, stages=3, micro_batches=9)
+    known, least = frontier(problem), least_objective(problem)
+    found = solve(problem, everything(problem))
+    assert known is not None
+    assert found is not None
+    assert found.objective_ns == objective_ns(problem, known.best.bounds) == least
 
 
 @pytest.mark.parametrize(

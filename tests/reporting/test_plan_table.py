@@ -47,7 +47,7 @@ def test_a_rank_without_a_limit_shows_a_dash() -> None:
     ("status", "words"),
     [
         ("optimal", "Solved to the end"),
-        ("feasible", "Stopped at the time limit with a plan at most 1.1 % above the lower bound"),
+        ("feasible", "Stopped at a limit of time or work with a plan at most 1.1 % above the lower bound"),
         ("heuristic", "Found without a solver"),
     ],
 )
