@@ -15,7 +15,7 @@ from autopipe.documents.plan import Plan
 from autopipe.documents.profile import Profile
 from autopipe.errors import InputError
 from autopipe.executor.launch import broadcast, local_devices
-from autopipe.executor.microbatch import batch_of
+from autopipe.executor.microbatch import Inputs
 from autopipe.executor.replan import planned_again, planned_ranks, running_ranks
 from autopipe.executor.watchdog import Watchdog
 from autopipe.executor.whereabouts import Doing
@@ -65,11 +65,10 @@ class Choice:
                 "without plan= the model has to be recorded and profiled: pass example=, its arguments for one "
                 "batch, or a plan from autopipe partition."
             )
-        batch = self.batch_size if self.batch_size is not None else batch_of(arguments(self.example))
         if self.own is None or self.watchdog is None:
-            return self._planned(self._alone, len(local_devices(self.devices, self.ranks)), batch)
+            return self._planned(self._alone, len(local_devices(self.devices, self.ranks)))
         with self.watchdog.watching("profiling and planning", doing=Doing.BUSY):
-            return self._measured_by_all(self.own, batch)
+            return self._measured_by_all(self.own)
 
     def kept_or_anew(self, plan: Plan, source: Profile | str | Path | None) -> Plan:
         """Return ``plan`` if it is for as many ranks as are running, else one of the same mini-batch.
@@ -102,13 +101,17 @@ class Choice:
     def _profile(self, opened: Sequence[str], example: Any, target: Any) -> Profile:
         return profile(self.model, example, target=target, opened=opened, **self.how)
 
-    def _planned(self, measured: Measure, gpus: int, batch: int) -> Plan:
+    def _planned(self, measured: Measure, gpus: int) -> Plan:
         def planned(document: Profile) -> Plan:
+            batch = self.batch_size
+            if batch is None:
+                assert document.graph is not None
+                (batch,) = Inputs.of(document.graph).sizes(*arguments(self.example), 1)
             return partition(document, gpus=gpus, batch_size=batch, memory_bytes=self.memory_bytes, replicas=1)
 
         return refined(measured, planned) if self.how["granularity"] is not None else planned(measured(()))
 
-    def _measured_by_all(self, device: torch.device, batch: int) -> Plan:
+    def _measured_by_all(self, device: torch.device) -> Plan:
         """Return the plan that the first rank makes while every rank measures its own device."""
 
         def measured(opened: Sequence[str]) -> Profile:
@@ -117,4 +120,4 @@ class Choice:
 
         if dist.get_rank() > 0:
             follow(measured)
-        return broadcast(lambda gpus: lead(measured, lambda led: self._planned(led, gpus, batch)), Plan)
+        return broadcast(lambda gpus: lead(measured, lambda led: self._planned(led, gpus)), Plan)

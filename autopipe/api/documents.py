@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from autopipe.api.example import arguments
 from autopipe.documents.files import load
@@ -28,6 +31,7 @@ def capture(
     granularity: int | None = None,
     profile: Profile | None = None,
     specialise: bool = False,
+    batch_dims: Mapping[str, int | None] | None = None,
 ) -> Graph:
     """Return ``model`` recorded as a graph of layers, checked against the model itself.
 
@@ -45,6 +49,9 @@ def capture(
         What modules cost, for ``granularity``; by default their parameters tell.
     specialise : bool
         Let the model itself read values of tensors; the graph then holds for the example's values only.
+    batch_dims : mapping of str to int or None, optional
+        In which dimension arguments carry the batch, by name, None for those that do not. What is not given is found,
+        by running parts of the example in evaluation mode.
 
     Raises
     ------
@@ -54,7 +61,16 @@ def capture(
     args, kwargs = arguments(example)
     from autopipe.recorder import record
 
-    return record(model, args, kwargs, leaf=leaf, granularity=granularity, profile=profile, specialise=specialise).graph
+    return record(
+        model,
+        args,
+        kwargs,
+        leaf=leaf,
+        granularity=granularity,
+        profile=profile,
+        specialise=specialise,
+        batch_dims=batch_dims,
+    ).graph
 
 
 def profile(
@@ -73,6 +89,8 @@ def profile(
     granularity: int | None = None,
     specialise: bool = False,
     opened: Sequence[str] = (),
+    batch_dims: Mapping[str, int | None] | None = None,
+    target_dim: int | None = None,
 ) -> Profile:
     """Return time and memory of every layer of ``model``, measured on the device that it is on, or told for another.
 
@@ -93,8 +111,11 @@ def profile(
         A measured profile, of any model, by which such estimates are corrected.
     budget_s : float
         About how many seconds to spend.
-    leaf, granularity, specialise
+    leaf, granularity, specialise, batch_dims
         As for `capture`.
+    target_dim : int, optional
+        In which dimension targets (and weights) carry the batch; by default that of the output, where they have as
+        many samples there, and otherwise their first.
     opened : sequence of str
         Paths of modules that ``granularity`` would keep whole, to enter all the same.
 
@@ -109,7 +130,17 @@ def profile(
     args, kwargs = arguments(example)
     if device is None and calibrate is not None:
         raise InputError("calibrate= corrects estimated times: pass device= with a name of the catalogue or a file.")
-    recording = record(model, args, kwargs, leaf=leaf, granularity=granularity, specialise=specialise, opened=opened)
+    recording = record(
+        model,
+        args,
+        kwargs,
+        leaf=leaf,
+        granularity=granularity,
+        specialise=specialise,
+        opened=opened,
+        batch_dims=batch_dims,
+    )
+    recording = replace(recording, graph=msgspec.structs.replace(recording.graph, target_dim=target_dim))
     asked: dict[str, Any] = {
         "target": target,
         "loss_fn": loss_fn,

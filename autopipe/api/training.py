@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from autopipe.documents.files import load
 from autopipe.documents.graph import Graph
 from autopipe.documents.plan import Plan
@@ -40,6 +42,8 @@ def pipeline(
     leaf: Sequence[type | str] = (),
     granularity: int | None = None,
     specialise: bool = False,
+    batch_dims: Mapping[str, int | None] | None = None,
+    target_dim: int | None = None,
     boundary_dtype: torch.dtype | None = None,
     compile: str | None = None,
     compile_options: Mapping[str, Any] | None = None,
@@ -82,7 +86,8 @@ def pipeline(
     leaf, granularity, specialise
         As for `capture`, without a plan. With ``granularity`` a layer that alone sets the pace is opened, and
         the model measured and planned again.
-
+    batch_dims, target_dim : optional
+        As for `profile`; a plan knows the dimensions of the arguments.
     boundary_dtype : torch.dtype, optional
         A smaller dtype, such as bfloat16, in which larger floating-point tensors travel between ranks.
     compile : {"stage", "layer"}, optional
@@ -139,6 +144,8 @@ def pipeline(
             "leaf": leaf,
             "granularity": granularity,
             "specialise": specialise,
+            "batch_dims": batch_dims,
+            "target_dim": target_dim,
         },
         devices=devices,
         ranks=ranks,
@@ -150,7 +157,7 @@ def pipeline(
         document = choice.profiled()
     elif on_change is not None:
         document = choice.kept_or_anew(document, replan_profile)
-    graph = _graph_of(document)
+    graph = _graph_of(document, target_dim)
     layout = Layout.planned(document)
     if devices is None and ranks is None:
         ranks = layout.ranks * layout.replicas
@@ -188,15 +195,15 @@ def split(model: nn.Module, plan: Plan | str | Path) -> tuple[nn.Module, ...]:
     from autopipe.stages.split import split as split_graph
 
     plan = plan if isinstance(plan, Plan) else load(plan, Plan)
-    graph = _graph_of(plan)
+    graph = _graph_of(plan, None)
     return tuple(
         stage.module for stage in split_graph(rebuild(model, graph), graph, (0, *(stage.end for stage in plan.stages)))
     )
 
 
-def _graph_of(plan: Plan) -> Graph:
+def _graph_of(plan: Plan, target_dim: int | None) -> Graph:
     if plan.graph is None:
         raise InputError(
             f"the plan for {plan.model} holds no graph, so it cannot be built: make it from a profile of the model."
         )
-    return plan.graph
+    return plan.graph if target_dim is None else msgspec.structs.replace(plan.graph, target_dim=target_dim)

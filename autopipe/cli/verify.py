@@ -86,12 +86,12 @@ def _compare(subject: Subject, plan: Plan) -> "tuple[Verdict, tuple[float, float
 
 def _plain(model: Any, subject: Subject, plan: Plan) -> float:
     """Return the loss of the plain model over the plan's micro-batches; its gradients stay on its parameters."""
-    from autopipe.executor.microbatch import Inputs, cut, micro_batch_sizes
+    from autopipe.executor.microbatch import Inputs, micro_batch_sizes
     from autopipe.executor.sampler import replica_sizes
     from autopipe.stages.loss import resolve_loss
 
     assert plan.graph is not None
-    inputs = Inputs(plan.graph.arguments, plan.graph.whole_inputs)
+    inputs = Inputs.of(plan.graph)
     (samples,) = inputs.sizes(subject.args, subject.kwargs, 1)
     sizes = tuple(
         size
@@ -100,7 +100,7 @@ def _plain(model: Any, subject: Subject, plan: Plan) -> float:
     )
     total: Tensor | None = None
     parts = inputs.cut(subject.args, subject.kwargs, sizes)
-    for (args, kwargs), target, size in zip(parts, cut(subject.target, sizes), sizes, strict=True):
+    for (args, kwargs), target, size in zip(parts, inputs.cut_target(subject.target, sizes), sizes, strict=True):
         loss = resolve_loss(subject.loss_fn, model(*args, **kwargs), target) * (size / sum(sizes))
         loss.backward()
         total = loss.detach() if total is None else total + loss.detach()

@@ -89,7 +89,8 @@ class Graph(Document, frozen=True, kw_only=True, forbid_unknown_fields=True, tag
     Placeholders belong to the first layer and the output node to the last; a ``get_attr`` node belongs to
     the layer that reads it, so parameters and buffers never cross; every crossing value is a tensor or a
     plain value (number, string, None). ``whole_inputs`` are the placeholders of tensors that do not carry the
-    batch, and go whole to every micro-batch.
+    batch, and go whole to every micro-batch; ``batch_dims`` says in which dimension others do where that is not their
+    first, ``output_dim`` in which the output does, and ``target_dim`` in which targets do where that was given.
     """
 
     model: str
@@ -99,6 +100,9 @@ class Graph(Document, frozen=True, kw_only=True, forbid_unknown_fields=True, tag
     values: tuple[Value, ...]
     forbidden_cuts: tuple[ForbiddenCut, ...] = ()
     whole_inputs: tuple[str, ...] = ()
+    batch_dims: dict[str, int] = msgspec.field(default_factory=dict)
+    output_dim: int = 0
+    target_dim: int | None = None
     batch_is_free: bool = True
 
     @property
@@ -128,6 +132,10 @@ class Graph(Document, frozen=True, kw_only=True, forbid_unknown_fields=True, tag
                 yield f"values[{index}] is made by layer {value.producer} and read by {value.consumers}, in no order"
             elif places[0] < 0 or places[-1] > last:
                 yield f"values[{index}] is of layers {places[0]} to {places[-1]}, and there are 0 to {last}"
+        dims = {**self.batch_dims, "the output": self.output_dim, "the targets": self.target_dim or 0}
+        for name, dimension in dims.items():
+            if dimension < 0:
+                yield f"the batch is in dimension {dimension} of {name}, and dimensions count from 0"
         for index, cut in enumerate(self.forbidden_cuts):
             if not 0 <= cut.position <= last:
                 yield f"forbidden_cuts[{index}].position is {cut.position}, and there are layers 0 to {last}"

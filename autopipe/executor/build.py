@@ -165,12 +165,12 @@ def _runtime(
         forward_schedule=layout.evaluation,
         micro_batches=layout.micro_batches,
         endpoint=endpoint,
-        ending=Ending(endpoint, recipe.loss_fn, shares, seeds),
+        ending=Ending(endpoint, recipe.loss_fn, shares, seeds, inputs=Inputs.of(graph)),
         seeds=seeds,
         boundary_dtype=recipe.boundary_dtype,
         splits_backward=recipe.compilation is None,
         whereabouts=whereabouts,
-        inputs=Inputs(graph.arguments, graph.whole_inputs),
+        inputs=Inputs.of(graph),
     )
     if recipe.compilation is not None and runtime.has_split_backwards:
         warnings.warn(

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from autopipe.executor.flight import Flight
-from autopipe.executor.microbatch import check_targets, cut, is_ready, to_device
+from autopipe.executor.microbatch import Inputs, is_ready, to_device
 from autopipe.executor.outputs import join
 from autopipe.executor.request import Request
 from autopipe.executor.seeds import Seeds
@@ -28,13 +28,22 @@ class Ending:
         How many samples it is for.
     """
 
-    def __init__(self, endpoint: Endpoint, loss_fn: LossFunction | None, shares: Shares, seeds: Seeds) -> None:
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        loss_fn: LossFunction | None,
+        shares: Shares,
+        seeds: Seeds,
+        *,
+        inputs: Inputs | None = None,
+    ) -> None:
         check_loss(loss_fn)
         self._device = endpoint.device
         self._replicas = endpoint.replicas
         self._loss_fn = loss_fn
         self._shares = shares
         self._seeds = seeds
+        self.reads = inputs if inputs is not None else Inputs((), ())
         self.outputs: Any = None
         self.samples = 0
 
@@ -49,11 +58,10 @@ class Ending:
         self._request, self._sizes, self.samples = request, sizes, sum(sizes)
         self._losses: dict[int, Tensor] = {}
         self._parts: dict[int, Any] = {}
-        check_targets(request.target, sizes)
-        given = cut(request.target, sizes)
+        given = self.reads.cut_target(request.target, sizes)
         is_cut = is_ready(request.target, self._device)
-        self._targets = given if is_cut else cut(to_device(request.target, self._device), sizes)
-        weights = None if request.weight is None else cut(request.weight, sizes)
+        self._targets = given if is_cut else self.reads.cut_target(to_device(request.target, self._device), sizes)
+        weights = None if request.weight is None else self.reads.cut_target(request.weight, sizes)
         self._shares.begin(sizes, given, weights)
 
     def run(self, flight: Flight, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], i: int) -> None:
@@ -90,7 +98,8 @@ class Ending:
         if self._request.wants_outputs and count:
             shares = [self._shares.share(i) for i in range(count)]
             own = [share / (sum(shares) or 1.0) for share in shares]
-            self.outputs = join([self._parts.pop(i) for i in range(count)], self._sizes, own)
+            parts = [self._parts.pop(i) for i in range(count)]
+            self.outputs = join(parts, self._sizes, own, dim=self.reads.output_dim)
         if not self._losses:
             return None
         self._shares.check()
@@ -110,4 +119,6 @@ def take_outputs(endings: Sequence[Ending]) -> Any:
     outputs, sizes = [ending.outputs for ending in having], [ending.samples for ending in having]
     for ending in having:
         ending.outputs = None
-    return join(outputs, sizes, [size / sum(sizes) for size in sizes]) if having else None
+    if not having:
+        return None
+    return join(outputs, sizes, [size / sum(sizes) for size in sizes], dim=having[0].reads.output_dim)

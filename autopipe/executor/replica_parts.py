@@ -22,15 +22,15 @@ def divide(request: Request, inputs: Inputs, replicas: int) -> tuple[Request, ..
     samples = tuple(sum(pieces[begin:end]) for begin, end in itertools.pairwise(ends))
     sizes = samples if is_cut else replica_sizes(sum(pieces), replicas)
 
-    def parts(tree: Any, sizes: Sequence[int]) -> tuple[Any, ...]:
+    def parts(tree: Any, sizes: Sequence[int], dim: int) -> tuple[Any, ...]:
         if isinstance(tree, MicroBatches):
             return tuple(MicroBatches(tree.items[begin:end]) for begin, end in itertools.pairwise(ends))
-        return cut(tree, tuple(sizes))
+        return cut(tree, tuple(sizes), dim)
 
     rows = zip(
         inputs.cut(request.args, request.kwargs, sizes, cutter=parts),
-        parts(request.target, sizes),
-        parts(request.weight, sizes),
+        inputs.cut_target(request.target, sizes, cutter=parts),
+        inputs.cut_target(request.weight, sizes, cutter=parts),
         strict=True,
     )
     return tuple(

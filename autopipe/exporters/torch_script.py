@@ -91,6 +91,11 @@ def _check(plan: Plan, graph: Graph) -> None:
             f"argument {graph.whole_inputs[0]} has no batch dimension, and torch.distributed.pipelining cuts every "
             "argument along its first: make it a buffer of the model."
         )
+    if graph.batch_dims or graph.output_dim:
+        raise InputError(
+            f"{min(graph.batch_dims, default='the output')} carries the batch in another dimension than its first, "
+            "along which the exported script cuts: transpose it in the model."
+        )
     if plan.micro_batch_size * plan.micro_batches != plan.batch_size:
         raise InputError(
             f"{plan.batch_size} samples are not {plan.micro_batches} micro-batches of {plan.micro_batch_size}, and "

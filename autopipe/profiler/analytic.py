@@ -90,7 +90,7 @@ def estimate(
     if recording is None:
         recording = record(model, example.args, example.kwargs)
     graph = recording.graph
-    sizes = asked_sizes(micro_batches, batch_of(example), graph)
+    sizes = asked_sizes(micro_batches, batch_of(example, graph), graph)
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     twin = fake_twin(model, mode)
     pieces = _pieces(twin, graph)
@@ -104,7 +104,7 @@ def estimate(
         if progress is not None:
             progress("running without memory", done / len(sizes))
         with mode, KeptMemory(), kernels_of(device), torch.enable_grad():
-            footprint, work = _run(folding, loss, resize(fakes, size), twin, alike)
+            footprint, work = _run(folding, loss, resize(fakes, size, graph), twin, alike)
         footprints.append(footprint)
         works.append(work)
     found = Estimates(

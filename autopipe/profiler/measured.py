@@ -107,7 +107,7 @@ def measure(
             recording = record(model, example.args, example.kwargs)
     if micro_batches != AUTO:
         assert not isinstance(micro_batches, str)
-        asked_sizes(micro_batches, batch_of(example), recording.graph)
+        asked_sizes(micro_batches, batch_of(example, recording.graph), recording.graph)
     question = _question(model, example, recording, loss_fn, micro_batches, optimizer)
     known = None if cache is None else cache.answer(question)
     if known is not None:
@@ -115,7 +115,7 @@ def measure(
     subject = _Subject(model=model, example=example, recording=recording, optimizer=optimizer)
     with preserved(model), torch.enable_grad():
         _allocate_gradients(model)
-        with explained(None, batch_of(example)):
+        with explained(None, batch_of(example, recording.graph)):
             loss, loss_name = choose_loss(loss_fn, model, example)
         sizes = _sizes(subject, loss, micro_batches)
         notebook = _Notebook(cache, question)
@@ -220,7 +220,7 @@ def _footprints(
         if progress is not None:
             progress("measuring memory", done / len(sizes))
         with explained(chain, size):
-            examples[size] = resize(subject.example, size)
+            examples[size] = resize(subject.example, size, subject.recording.graph)
             if size not in notebook.footprints:
                 notebook.footprints[size] = measure_footprint(chain, examples[size], subject.model)
                 notebook.save()
@@ -229,7 +229,8 @@ def _footprints(
 
 def _sizes(subject: _Subject, loss: Loss, asked: Sequence[int] | str | None) -> tuple[int, ...]:
     """Return the micro-batch sizes to measure, ascending."""
-    graph, batch = subject.recording.graph, batch_of(subject.example)
+    graph = subject.recording.graph
+    batch = batch_of(subject.example, graph)
     if not isinstance(asked, str):
         return asked_sizes(asked, batch, graph)
     if not graph.batch_is_free:
@@ -238,7 +239,7 @@ def _sizes(subject: _Subject, loss: Loss, asked: Sequence[int] | str | None) -> 
 
     def attempt(size: int) -> Trial:
         with explained(None, size):
-            example = resize(subject.example, size)
+            example = resize(subject.example, size, graph)
             step_ns = 0
             for _ in range(2):
                 with StorageLedger() as ledger:

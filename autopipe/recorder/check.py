@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from autopipe.errors import CaptureError, InputError
-from autopipe.recorder.example import Example, map_tensors, tensors, with_batch, with_length
+from autopipe.recorder.example import Example, tensors, with_batch, with_length
 from autopipe.recorder.exhaustion import is_out_of_memory
 from autopipe.recorder.glue import modes_kept
 from autopipe.recorder.notes import note_of
@@ -123,15 +123,14 @@ def _compare_some(
 def shuffled(example: Example) -> Example:
     """Return other data in the image of the example: its samples rolled, and each turned around in dimension 1."""
 
-    def shuffle(tensor: Tensor) -> Tensor:
-        changed = tensor.detach()
-        if changed.dim() > 0 and changed.shape[0] == example.batch_size:
-            changed = changed.roll(1, 0)
-            changed = changed.flip(1) if changed.dim() > 1 else changed
+    def shuffle(name: str, tensor: Tensor) -> Tensor:
+        changed, dim = tensor.detach(), example.dim(name)
+        if example.carries(name, tensor):
+            changed = changed.roll(1, dim)
+            changed = changed.flip(0 if dim else 1) if changed.dim() > 1 else changed
         return changed.clone().requires_grad_(tensor.requires_grad)
 
-    values = {name: map_tensors(value, shuffle) for name, value in example.values.items()}
-    return dataclasses.replace(example, values=values)
+    return dataclasses.replace(example, values=example.change(shuffle))
 
 
 def _compare(

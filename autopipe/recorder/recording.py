@@ -10,6 +10,7 @@ from torch import fx, nn
 from autopipe.documents.graph import Graph
 from autopipe.documents.profile import Profile
 from autopipe.errors import CaptureError
+from autopipe.recorder.batch import find_batch
 from autopipe.recorder.caches import no_generation_cache
 from autopipe.recorder.check import find_difference
 from autopipe.recorder.example import bind, map_tensors
@@ -51,6 +52,7 @@ def record(
     granularity: int | None = None,
     profile: Profile | None = None,
     opened: Sequence[str] = (),
+    batch_dims: Mapping[str, int | None] | None = None,
 ) -> Recording:
     """Run ``model`` on an example and return it as a graph of its own submodules.
 
@@ -61,7 +63,7 @@ def record(
     Parameters
     ----------
     args, kwargs
-        The example: one call of the model. Every tensor whose leading size is that of the first carries the batch.
+        The example: one call of the model.
     leaf : sequence of type or str
         Modules to call whole: classes, or patterns of module paths or class names (``"blocks.*.attn"``).
     check : bool
@@ -76,6 +78,9 @@ def record(
         What modules cost, for ``granularity``; by default their parameters tell.
     opened : sequence of str
         Paths of modules that ``granularity`` would keep whole, to enter all the same.
+    batch_dims : mapping of str to int or None, optional
+        In which dimension arguments carry the batch, by name, None for those that do not; what is not given is
+        found by `find_batch`.
 
     Notes
     -----
@@ -96,10 +101,18 @@ def record(
         real = map_tensors((tuple(args), dict(kwargs or {})), on_meta)
         with fakes_on_meta(model):
             made = record(
-                model, *real, leaf=leaf, specialise=specialise, granularity=granularity, profile=profile, opened=opened
+                model,
+                *real,
+                leaf=leaf,
+                specialise=specialise,
+                granularity=granularity,
+                profile=profile,
+                opened=opened,
+                batch_dims=batch_dims,
             )
         return replace(made, module=rebuild(model, made.graph))
-    example = bind(model, args, kwargs or {})
+    with no_generation_cache(model):
+        example = find_batch(model, bind(model, args, kwargs or {}), batch_dims or {})
     unchecked = None if check else "not asked for"
     if is_weightless(model):
         example = replace(example, values={name: map_tensors(item, stand_in) for name, item in example.values.items()})
@@ -114,7 +127,7 @@ def record(
                 graph, terms = settle(terms)
             remove_unread(graph)
             groups = group_layers(graph, model)
-            document = write_document(graph, groups, model, batch_is_free=terms.frees_batch)
+            document = write_document(graph, groups, model, terms.example, batch_is_free=terms.frees_batch)
             module = rebuild(model, document)
             difference = None if unchecked else find_difference(module, terms)
             if difference is None:

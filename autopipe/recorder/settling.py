@@ -254,11 +254,13 @@ def _lay_over(terms: Terms, base: Run, *, batch: Run | None, mode: Run | None, l
 
 def _fix_sizes(graph: fx.Graph, terms: Terms) -> None:
     """Let ``graph`` check the sizes that it is not free of: of the first tensor, and of the first sequence."""
-    batch_size, length = terms.example.batch_size, terms.example.length
+    batch_size, length, first = terms.example.batch_size, terms.example.length, terms.example.first
+    dim = terms.example.dim(first[0]) if first is not None else 0
     if batch_size is not None and not terms.frees_batch:
-        _expect(graph, 0, batch_size, lambda shape: shape[:1] == (batch_size,))
+        _expect(graph, dim, batch_size, lambda shape: shape[dim : dim + 1] == (batch_size,))
     if length is not None and terms.fixes_length:
-        _expect(graph, 1, length, lambda shape: shape[:2] == (batch_size, length))
+        sizes = (length, batch_size) if dim == 1 else (batch_size, length)
+        _expect(graph, 1 - dim, length, lambda shape: shape[:2] == sizes)
 
 
 def _fix_mode(graph: fx.Graph, *, training: bool) -> None:

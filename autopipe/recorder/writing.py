@@ -6,13 +6,16 @@ from torch import Tensor, fx, nn
 
 from autopipe.documents.graph import ForbiddenCut, Graph, Layer, Parameter, Value
 from autopipe.recorder.encode import encode_node
+from autopipe.recorder.example import Example
 from autopipe.recorder.glue import is_own
 from autopipe.recorder.layers import Group
 from autopipe.recorder.makings import find_makings
 from autopipe.recorder.notes import memory, note_of
 
 
-def write_document(graph: fx.Graph, groups: Sequence[Group], model: nn.Module, *, batch_is_free: bool) -> Graph:
+def write_document(
+    graph: fx.Graph, groups: Sequence[Group], model: nn.Module, example: Example, *, batch_is_free: bool
+) -> Graph:
     """Return the document of ``graph`` grouped into ``groups``.
 
     Raises
@@ -43,7 +46,9 @@ def write_document(graph: fx.Graph, groups: Sequence[Group], model: nn.Module, *
         layers=tuple(layers),
         values=_values(graph, groups),
         forbidden_cuts=_forbidden_cuts(groups, model, names),
-        whole_inputs=_whole_inputs(graph),
+        whole_inputs=_whole_inputs(graph, example),
+        batch_dims=dict(example.dims),
+        output_dim=example.output_dim,
         batch_is_free=batch_is_free,
     )
 
@@ -128,11 +133,14 @@ def _values(graph: fx.Graph, groups: Sequence[Group]) -> tuple[Value, ...]:
     return tuple(values)
 
 
-def _whole_inputs(graph: fx.Graph) -> tuple[str, ...]:
-    """Return the tensors among the placeholders whose leading size is not the batch, that of the first one."""
-    shapes = {str(node.target): note_of(node).shape for node in graph.nodes if node.op == "placeholder"}
-    batch = next((shape[0] for shape in shapes.values() if shape), None)
-    return tuple(name for name, shape in shapes.items() if shape is not None and shape[:1] != (batch,))
+def _whole_inputs(graph: fx.Graph, example: Example) -> tuple[str, ...]:
+    """Return the tensors among the placeholders that do not carry the batch, and the trees of which that was given."""
+    values = {str(node.target): example.values[str(node.target)] for node in graph.nodes if node.op == "placeholder"}
+    return tuple(
+        name
+        for name, value in values.items()
+        if name in example.whole or (isinstance(value, Tensor) and not example.carries(name, value))
+    )
 
 
 def _forbidden_cuts(groups: Sequence[Group], model: nn.Module, names: dict[int, str]) -> tuple[ForbiddenCut, ...]:

@@ -23,7 +23,10 @@ MODELS: dict[str, tuple[Callable[[], Any], tuple[int, ...]]] = {
     "called twice": (awkward.CalledTwice, (3, 4)),
     "adds up": (awkward.AddsUp, (3, 4)),
     "autograd function": (awkward.CallsAutogradFunction, (3, 4)),
-    "transformer": (lambda: nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16), 2), (5, 3, 8)),
+    "transformer": (
+        lambda: nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 2),
+        (5, 3, 8),
+    ),
 }
 
 
