@@ -9,6 +9,7 @@
 ====  =================================================================
 """
 
+import io
 import os
 import sys
 import traceback
@@ -19,6 +20,7 @@ from typing import Any
 import click
 
 from autopipe.cli.group import autopipe
+from autopipe.cli.screen import write
 from autopipe.errors import AutopipeError, InfeasibleError
 
 USER_ERROR = 1
@@ -28,6 +30,10 @@ OWN_BUG = 70
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command that ``arguments`` (by default those of the process) name, and leave with its exit code."""
+    # A terminal that is not UTF-8 is shown what it cannot write as \\u...: that names it, where ? would not.
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     sys.exit(run(arguments))
 
 
@@ -61,11 +67,11 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 
 def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
-    click.echo(f"Warning: {message}", err=True)
+    write(f"Warning: {message}\n", err=True)
 
 
 def _say(error: BaseException, sentence: str, code: int, words: list[str]) -> int:
     if words[:1] == ["--traceback"]:
         traceback.print_exception(error)
-    click.echo(f"Error: {sentence}", err=True)
+    write(f"Error: {sentence}\n", err=True)
     return code

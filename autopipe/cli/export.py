@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from autopipe.cli.screen import Screen
+from autopipe.cli.screen import Screen, write
 from autopipe.documents.files import load, write_whole
 from autopipe.documents.plan import Plan
 from autopipe.documents.profile import Profile
@@ -46,7 +46,7 @@ def command(
     where = plan_file if output is None else str(Path(plan_file).resolve())
     result = export(plan, target, profile=profile, plan_file=where, model=model)
     if output is None:
-        click.echo("\n".join(file.text for file in result.files), nl=False)
+        write("\n".join(file.text for file in result.files))
     else:
         _write(result.files, Path(output), screen)
     screen.say(

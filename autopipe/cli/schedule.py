@@ -3,6 +3,7 @@
 import click
 
 from autopipe.cli.schedules import ScheduleName, named_or_read
+from autopipe.cli.screen import write
 from autopipe.schedules.csv import to_csv
 from autopipe.schedules.grid import draw
 
@@ -29,4 +30,4 @@ def command(
     """
     schedule = named_or_read(name, stages=stages, micro_batches=micro_batches, virtual=virtual, depth=depth)
     text = {"actions": schedule.to_text, "csv": lambda: to_csv(schedule)}.get(form or "", lambda: draw(schedule))()
-    click.echo(text, nl=False)
+    write(text)

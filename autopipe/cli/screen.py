@@ -7,9 +7,10 @@ from typing import Any
 
 import click
 from rich.console import Console, RenderableType
+from rich.segment import Segments
 
 from autopipe.documents.files import Document, encode, save
-from autopipe.reporting.text import as_text
+from autopipe.reporting.text import LITERAL, as_text, printable
 
 
 class Screen:
@@ -22,7 +23,7 @@ class Screen:
     def __init__(self, *, json: bool, quiet: bool) -> None:
         self._json = json
         self._quiet = quiet
-        self._people = Console(stderr=json, soft_wrap=False, highlight=False)
+        self._people = Console(stderr=json, soft_wrap=False, **LITERAL)
 
     @property
     def width(self) -> int:
@@ -34,14 +35,15 @@ class Screen:
         if self._quiet:
             return
         if self._people.is_terminal:
-            self._people.print(renderable, markup=False)
+            drawn = self._people.render(renderable)
+            self._people.print(Segments([part._replace(text=printable(part.text)) for part in drawn]))
         else:
-            click.echo(as_text(renderable, width=self.width), err=self._json, nl=False)
+            write(as_text(renderable, width=self.width), err=self._json)
 
     def say(self, line: str) -> None:
         """Show a line to people as it is, never broken: it may hold a path."""
         if not self._quiet:
-            click.echo(line, err=self._json)
+            write(f"{line}\n", err=self._json)
 
     def deliver(self, document: Document, path: str | None) -> None:
         """Write ``document`` to ``path`` where one is given, and to stdout where the command said ``--json``."""
@@ -49,7 +51,7 @@ class Screen:
             save(document, path)
             self.say(f"\nWritten to {path}.")
         if self._json:
-            sys.stdout.write(encode(document).decode())
+            click.echo(encode(document), nl=False)
 
     @contextmanager
     def foreign_code(self) -> Iterator[None]:
@@ -70,6 +72,13 @@ class Screen:
         with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
             task = progress.add_task(what, total=1.0, detail="")
             yield lambda detail, share: progress.update(task, completed=share, detail=detail)
+
+
+def write(text: str, *, err: bool = False) -> None:
+    """Write ``text`` to stdout or stderr in that stream's own encoding: click would write UTF-8 where it is ASCII."""
+    stream = sys.stderr if err else sys.stdout
+    stream.write(text)
+    stream.flush()
 
 
 def screen_options(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -64,7 +64,7 @@ def command(
     schedule = named_or_read(name, stages=stages, micro_batches=micro_batches, virtual=virtual, depth=depth)
     answer = quick(schedule, [_parse_times(text) for text in times], hop_ms=hop_ms)
     if as_json:
-        click.echo(msgspec.json.encode(answer).decode())
+        click.echo(msgspec.json.encode(answer))
         return
     screen.show(
         f"{answer.schedule}: {schedule.ranks} ranks, {answer.stages} stages, {answer.micro_batches} micro-batches.\n"

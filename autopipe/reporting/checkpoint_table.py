@@ -7,7 +7,7 @@ from rich.console import Group
 from rich.text import Text
 
 from autopipe.documents.checkpoint import Checkpoint
-from autopipe.reporting.columns import add_figures, add_words, bytes_scale, plain_table
+from autopipe.reporting.columns import add_figures, add_words, bytes_scale, figures_that_add_up, plain_table
 from autopipe.units import format_bytes
 
 
@@ -40,10 +40,11 @@ def checkpoint_report(document: Checkpoint, rows: Sequence[Row]) -> Group:
     add_words(table, "dtype")
     add_figures(table, "tensor", scale.unit)
     add_figures(table, "optimizer", scale.unit)
-    for row in rows:
+    tensors = figures_that_add_up(tuple(row.own_bytes for row in rows), scale)
+    states = figures_that_add_up(tuple(row.state_bytes for row in rows), scale)
+    for row, tensor, of_optimizer in zip(rows, tensors, states, strict=False):
         shape = " x ".join(map(str, row.shape)) or "number"
-        table.add_row(
-            Text(row.name), shape, row.dtype, scale.format(row.own_bytes), scale.format(row.state_bytes or None)
-        )
+        table.add_row(row.name, shape, row.dtype, tensor, of_optimizer if row.state_bytes else "-")
+    table.add_row("total", "", "", tensors[-1], states[-1], style="bold")
     tied = [f"{alias} is {name}" for alias, name in document.aliases.items()]
     return Group(Text(headline), "", table, *([Text(f"\nTied: {'; '.join(tied)}.")] if tied else []))

@@ -26,13 +26,26 @@ def shares_that_add_up(parts: tuple[int, ...]) -> tuple[float, ...]:
     The parts that lose most by rounding down are rounded up (largest remainder); all zero for an empty sum.
     """
     total = sum(parts)
-    if total == 0:
-        return (0.0,) * len(parts)
-    tenths = [1000 * part // total for part in parts]
-    by_loss = sorted(range(len(parts)), key=lambda index: -(1000 * parts[index] % total))
-    for index in by_loss[: 1000 - sum(tenths)]:
-        tenths[index] += 1
-    return tuple(tenth / 1000 for tenth in tenths)
+    return tuple(tenths / 1000 for tenths in _rounded(parts, 1000, total)) if total else (0.0,) * len(parts)
+
+
+def figures_that_add_up(parts: tuple[int, ...], scale: Scale) -> tuple[str, ...]:
+    """Return the parts and, behind them, their sum in one unit, rounded to two decimals so that they add up as printed.
+
+    The sum is rounded to nearest; of the parts those are rounded up that lose most by rounding down.
+    """
+    hundredths = _rounded(parts, 100, scale.size)
+    return tuple(f"{figure / 100:.2f}" for figure in (*hundredths, sum(hundredths)))
+
+
+def _rounded(parts: tuple[int, ...], times: int, over: int) -> list[int]:
+    """Return ``times`` each part ``over`` that, as whole numbers whose sum is that of the parts, rounded."""
+    found = [times * part // over for part in parts]
+    missing = (2 * times * sum(parts) + over) // (2 * over) - sum(found)
+    by_loss = sorted(range(len(parts)), key=lambda index: -(times * parts[index] % over))
+    for index in by_loss[:missing]:
+        found[index] += 1
+    return found
 
 
 def times_scale(*columns: tuple[int, ...]) -> Scale:

@@ -18,9 +18,10 @@ def idle_table(timeline: Timeline) -> Table:
     table = plain_table("Time of the step by cause")
     add_words(table, "rank")
     for index in shown:
-        add_figures(table, CAUSES[index])
+        add_figures(table, CAUSES[index], "%")
     for rank, parts in rows:
-        table.add_row(str(rank), *map(format_share, shares_that_add_up(tuple(parts[index] for index in shown))))
+        shares = shares_that_add_up(tuple(parts[index] for index in shown))
+        table.add_row(str(rank), *(f"{100 * share:.1f}" for share in shares))
     return table
 
 

@@ -7,7 +7,14 @@ from rich.text import Text
 from autopipe.documents.plan import Alternative, Certificate, Plan, StagePlan
 from autopipe.documents.profile import Source
 from autopipe.reporting.colours import stage_colour
-from autopipe.reporting.columns import add_figures, add_words, bytes_scale, plain_table, times_scale
+from autopipe.reporting.columns import (
+    add_figures,
+    add_words,
+    bytes_scale,
+    figures_that_add_up,
+    plain_table,
+    times_scale,
+)
 from autopipe.units import SECOND, format_share, format_time
 
 ALTERNATIVES = 8
@@ -43,12 +50,13 @@ def headline(plan: Plan) -> Text:
     replicas = "" if plan.data_parallel_size == 1 else f" x {plan.data_parallel_size} replicas"
     virtual = "" if plan.virtual_stages == 1 else f", {plan.virtual_stages} virtual stages a rank"
     depth = "" if plan.depth == 0 else f", depth {plan.depth}"
+    rate = f"{samples * SECOND / plan.step_ns:.1f}" if plan.step_ns else "-"
     where = f"{_count(len(plan.stages), 'stage')} on {_count(plan.pipeline_size, 'rank')}"
     return Text(
         f"{plan.model}: {where}{replicas}{virtual}, "
         f"batch {plan.batch_size} in {_count(plan.micro_batches, 'micro-batch')} of {plan.micro_batch_size}, "
         f"schedule {plan.schedule}{depth}.\n"
-        f"Predicted step {format_time(plan.step_ns)} ({samples * SECOND / plan.step_ns:.1f} samples/s), "
+        f"Predicted step {format_time(plan.step_ns)} ({rate} samples/s), "
         f"bubble ratio {format_share(plan.bubble_ratio)}."
         f"{_ORIGINS.get(plan.source, '')}"
     )
@@ -71,24 +79,15 @@ def stage_table(plan: Plan) -> Table:
         add_figures(table, name, time.unit)
     for name in ("state", "activations"):
         add_figures(table, name, size.unit)
-    for index, stage in enumerate(stages):
-        table.add_row(
-            Text(str(index), style=stage_colour(index)),
-            str(stage.rank),
-            str(stage.end - stage.begin),
-            layer_span(stage),
-            *(time.format(value) for value in (stage.forward_ns, stage.backward_ns, stage.optimizer_ns)),
-            *(size.format(value) for value in (stage.state_bytes, stage.activation_bytes)),
-        )
-    table.add_row(
-        "",
-        "",
-        str(sum(s.end - s.begin for s in stages)),
-        "total",
-        *(time.format(sum(column)) for column in (forward, backward, optimizer)),
-        *(size.format(sum(column)) for column in (state, activations)),
-        style="bold",
+    columns = (
+        *(figures_that_add_up(column, time) for column in (forward, backward, optimizer)),
+        *(figures_that_add_up(column, size) for column in (state, activations)),
     )
+    for index, (stage, *figures) in enumerate(zip(stages, *(column[:-1] for column in columns), strict=True)):
+        number = Text(str(index), style=stage_colour(index))
+        table.add_row(number, str(stage.rank), str(stage.end - stage.begin), layer_span(stage), *figures)
+    layers = str(sum(stage.end - stage.begin for stage in stages))
+    table.add_row("", "", layers, "total", *(column[-1] for column in columns), style="bold")
     return table
 
 
@@ -116,13 +115,14 @@ def rank_table(plan: Plan) -> Table:
     table = plain_table(f"Ranks, for one step{_mark(plan)}")
     time = times_scale(tuple(rank.busy_ns for rank in plan.ranks))
     size = bytes_scale(tuple(rank.peak_bytes for rank in plan.ranks))
+    limits = bytes_scale(tuple(rank.memory_limit_bytes or 0 for rank in plan.ranks))
     add_figures(table, "rank")
     add_words(table, "stages")
     add_figures(table, "in-flight")
     add_figures(table, "busy", time.unit)
     add_figures(table, "busy share")
     add_figures(table, "peak memory", size.unit)
-    add_figures(table, "limit", size.unit)
+    add_figures(table, "limit", limits.unit)
     add_figures(table, "used")
     for index, rank in enumerate(plan.ranks):
         limit = rank.memory_limit_bytes
@@ -132,9 +132,9 @@ def rank_table(plan: Plan) -> Table:
             ", ".join(owned),
             str(rank.in_flight),
             time.format(rank.busy_ns),
-            format_share(rank.busy_ns / plan.step_ns),
+            format_share(rank.busy_ns / plan.step_ns if plan.step_ns else None),
             size.format(rank.peak_bytes),
-            size.format(limit),
+            limits.format(limit),
             format_share(None if not limit else rank.peak_bytes / limit),
         )
     return table

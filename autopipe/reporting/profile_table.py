@@ -8,7 +8,15 @@ from rich.text import Text
 
 from autopipe.documents.profile import Cost, Profile, ProfiledLayer
 from autopipe.errors import InputError
-from autopipe.reporting.columns import add_figures, add_words, bytes_scale, plain_table, shares_that_add_up, times_scale
+from autopipe.reporting.columns import (
+    add_figures,
+    add_words,
+    bytes_scale,
+    figures_that_add_up,
+    plain_table,
+    shares_that_add_up,
+    times_scale,
+)
 from autopipe.reporting.text import as_text
 from autopipe.units import format_bytes, format_share, format_time
 
@@ -108,7 +116,7 @@ def _group_table(profile: Profile, index: int) -> Table:
         return sum(layer.costs[index].saved_bytes for layer in layers)
 
     time, saved = (max(1, measure(list(profile.layers))) for measure in (time_of, saved_by))
-    table = plain_table("Groups of identical layers, heaviest first")
+    table = plain_table("Groups of identical layers")
     add_figures(table, "layers")
     add_words(table, "the first of them")
     for name in ("time", "saved"):
@@ -142,19 +150,18 @@ def _table(rows: tuple[Row, ...]) -> Table:
     add_figures(table, "share")
     for name in ("state", "saved", "transient"):
         add_figures(table, name, size.unit)
-    shares = (*shares_that_add_up(tuple(row.forward_ns + row.backward_ns for row in rows[:-1])), 1.0)
-    for row, share in zip(rows, shares, strict=True):
-        table.add_row(
-            row.number,
-            row.name,
-            time.format(row.forward_ns),
-            time.format(row.backward_ns),
-            format_share(share),
-            size.format(row.state_bytes),
-            size.format(row.saved_bytes),
-            size.format(row.transient_bytes),
-            style="bold" if row is rows[-1] else None,
-        )
+    parts = rows[:-1]
+    shares = (*shares_that_add_up(tuple(row.forward_ns + row.backward_ns for row in parts)), 1.0)
+    columns = (
+        figures_that_add_up(tuple(row.forward_ns for row in parts), time),
+        figures_that_add_up(tuple(row.backward_ns for row in parts), time),
+        tuple(map(format_share, shares)),
+        figures_that_add_up(tuple(row.state_bytes for row in parts), size),
+        figures_that_add_up(tuple(row.saved_bytes for row in parts), size),
+        tuple(size.format(row.transient_bytes) for row in rows),
+    )
+    for row, *figures in zip(rows, *columns, strict=True):
+        table.add_row(row.number, row.name, *figures, style="bold" if row is rows[-1] else None)
     return table
 
 

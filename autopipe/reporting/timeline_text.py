@@ -15,7 +15,9 @@ from autopipe.simulator.metrics import busy_ns
 from autopipe.units import format_share, format_time
 
 NARROWEST = 10
-LEGEND = "F forward, B backward and the micro-batch's number, o optimizer, blank idle.\nBusy share at the end."
+WHOLE = "F forward, B backward"
+PARTS = "F forward, I and W the backward's two parts"
+LEGEND = "{}, with the micro-batch's number, o optimizer, blank idle.\nBusy share at the end. One column is {}."
 
 
 def timeline_text(timeline: Timeline, *, width: int = 80, axis_ns: int | None = None) -> Text:
@@ -46,7 +48,8 @@ def timeline_text(timeline: Timeline, *, width: int = 80, axis_ns: int | None = 
         text.append(name.rjust(margin))
         text.append_text(_row(rank, columns, end_ns))
         text.append(f"| {format_share(busy_share(rank, timeline.step_ns))}\n")
-    text.append(f"{LEGEND} One column is {format_time(end_ns / columns)}.")
+    split = any(span.label.startswith("W") for rank in timeline.ranks for span in rank.spans)
+    text.append(LEGEND.format(PARTS if split else WHOLE, format_time(end_ns / columns)))
     return text
 
 

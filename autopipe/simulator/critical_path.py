@@ -70,7 +70,7 @@ def critical_path(timeline: Timeline) -> tuple[Part, ...]:
             now = span.end_ns
         message = span.label.partition(" ")[2]
         sender = senders.get(message) if span.lane is Lane.WAIT and now - span.start_ns >= noticeable else None
-        if sender is not None and sender[0] != rank and sender[1] < now:
+        if sender is not None and sender[0] != rank and sender[1] <= now:
             add(Link.TRANSFER, message, sender[1])
             rank, now = sender
         else:

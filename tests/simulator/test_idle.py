@@ -89,3 +89,11 @@ def test_all_of_a_ranks_time_has_a_cause_and_the_path_has_no_gap(
     assert all(before.end_ns == after.start_ns for before, after in pairwise(path))
     assert all(part.kind is not Link.OVERHEAD or part.label.startswith("send ") for part in path)
     assert any(span.lane is Lane.COMPUTE for span in found.ranks[0].spans)
+
+
+def test_a_path_over_free_links_changes_ranks_and_has_no_transfer():
+    found = critical_path(timeline([(100, 100, 100)] * 2, micro_batches=2))
+    assert {str(part.kind) for part in found} == {"compute"}
+    assert {part.rank for part in found} == {0, 1}
+    assert found[0].start_ns == 0
+    assert all(one.end_ns == other.start_ns for one, other in pairwise(found))

@@ -45,7 +45,7 @@ def command(no_links: bool, as_json: bool) -> int:
         findings = (*findings, try_link())
     _show(findings, Screen(json=as_json, quiet=as_json))
     if as_json:
-        click.echo(msgspec.json.encode([finding._asdict() for finding in findings]).decode())
+        click.echo(msgspec.json.encode([finding._asdict() for finding in findings]))
     return 1 if any(finding.level is Level.FAULT for finding in findings) else 0
 
 
