@@ -1,5 +1,6 @@
 """The critical path of a step: the chain of actions, transfers and delays that made it as long as it was."""
 
+import re
 from bisect import bisect_left
 from collections import Counter
 from enum import StrEnum
@@ -20,6 +21,10 @@ class Link(StrEnum):
 
 
 _KINDS = {Lane.COMPUTE: Link.COMPUTE, Lane.WAIT: Link.TRANSFER}
+
+
+_MESSAGE = re.compile(r"(([ag])([0-9]+)>[0-9]+\.([0-9]+))$")
+_MAKERS = {"a": ("F",), "g": ("B", "I")}
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,7 +99,7 @@ def _counts(span: Span) -> bool:
 
 
 def _senders(timeline: Timeline) -> dict[str, tuple[int, int]]:
-    """Return the rank that sent each message, and when it began to."""
+    """Return the rank that sent each message, and when it began to; over a free link, when it was made."""
     found: dict[str, tuple[int, int]] = {}
     for rank in timeline.ranks:
         for span in rank.spans:
@@ -102,4 +107,23 @@ def _senders(timeline: Timeline) -> dict[str, tuple[int, int]]:
                 message = span.label.removeprefix("send ")
                 if message not in found or span.start_ns < found[message][1]:
                     found[message] = rank.rank, span.start_ns
+    for message, maker in _made(timeline).items():
+        found.setdefault(message, maker)
+    return found
+
+
+def _made(timeline: Timeline) -> dict[str, tuple[int, int]]:
+    """Return the rank that made each message that is waited for, and when."""
+    actions = {
+        span.label: (rank.rank, span.end_ns)
+        for rank in timeline.ranks
+        for span in rank.spans
+        if span.lane is Lane.COMPUTE
+    }
+    found: dict[str, tuple[int, int]] = {}
+    for span in (span for rank in timeline.ranks for span in rank.spans if span.lane is Lane.WAIT):
+        match = _MESSAGE.search(span.label)
+        for op in () if match is None else _MAKERS[match[2]]:
+            if match is not None and (maker := actions.get(f"{op}{match[3]}.{match[4]}")) is not None:
+                found[match[1]] = maker
     return found
