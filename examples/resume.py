@@ -5,7 +5,7 @@
 Kill a process at any moment: torchrun starts all of them again, they load the newest checkpoint that is whole, and
 the losses are, bit for bit, those of a run that nothing disturbed. The plan lies beside the checkpoints, so that
 every start has the same stages; started on fewer processes than it was made for, the script plans again and goes on.
-Without torchrun the two ranks are threads.
+Without torchrun the ranks are threads: two, or as many as --threads says.
 """
 
 import argparse
@@ -35,6 +35,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, required=True, help="Plan, checkpoints and losses are kept here.")
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--every", type=int, default=10, help="Steps from one checkpoint to the next.")
+    parser.add_argument("--threads", type=int, default=2, help="Ranks as threads, without torchrun.")
     parser.add_argument("--budget", type=float, default=5.0, help="Seconds to profile for, at the first start.")
     options = parser.parse_args()
     plan, losses = options.folder / "plan.json", options.folder / "losses.txt"
@@ -49,7 +50,7 @@ def main() -> None:
         target=target,
         loss_fn=nn.functional.mse_loss,
         batch_size=BATCH,
-        ranks=2,
+        ranks=options.threads,
         budget_s=options.budget,
         on_change="replan",
     )

@@ -1,6 +1,6 @@
 """``--loss`` by name becomes a function of output and target."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -8,7 +8,10 @@ from torch.nn import functional
 
 from autopipe.cli.model import load
 from autopipe.errors import InputError
-from autopipe.stages.loss import LossFunction, resolve_loss
+from autopipe.stages.loss import LossFunction, mean_output, resolve_loss
+
+if TYPE_CHECKING:
+    from autopipe.cli.subject import Subject
 
 BUILT_IN = ("cross_entropy", "mse", "output")
 NEEDS_TARGET = ("cross_entropy", "mse")
@@ -33,6 +36,15 @@ def resolve(name: str | None) -> LossFunction | None:
         raise InputError(f"{name} is a {type(function).__name__}: a loss is a function of (output, target).")
     loss: LossFunction = function
     return loss
+
+
+def loss_to_train(subject: "Subject") -> LossFunction | None:
+    """Return the loss that a profile of ``subject`` has: the one given, None for the model's own, else a stand-in."""
+    from autopipe.profiler.layers import Example
+    from autopipe.profiler.loss import choose_loss
+
+    loss, _ = choose_loss(subject.loss_fn, subject.model, Example(subject.args, subject.kwargs, subject.target))
+    return mean_output if loss is mean_output else subject.loss_fn
 
 
 def cross_entropy(output: Any, target: Tensor) -> Tensor:

@@ -39,7 +39,10 @@ def command(model: str, plan_file: str, quiet: bool, optimizer: str, budget: flo
     if plan.graph is None:
         raise InputError(f"{plan_file} holds no graph, so it cannot be built: plan from a profile of the model.")
     with screen.foreign_code():
+        from autopipe.cli.loss import loss_to_train
+
         subject = prepare(model, **options)
+        subject = subject._replace(loss_fn=loss_to_train(subject))
         verdict, losses, sums = _compare(subject, plan)
     equal = losses[0] == losses[1] or (plan.data_parallel_size > 1 and math.isclose(*losses, rel_tol=1e-5))
     screen.show(f"Loss: {'equal' if equal else 'DIFFERENT'}, {losses[1]:.9g} in the pipeline, {losses[0]:.9g} plain.")

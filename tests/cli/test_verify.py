@@ -20,6 +20,10 @@ class Dropped(nn.Module):
     def forward(self, x):
         return self.layers(x)
 
+def without_loss():
+    torch.manual_seed(0)
+    return nn.Sequential(*(nn.Sequential(nn.Linear(16, 16), nn.Tanh()) for _ in range(4))), (torch.randn(8, 16),), None
+
 def dropped():
     torch.manual_seed(0)
     return Dropped(), (torch.randn(8, 16),), lambda output: output.square().mean()
@@ -54,6 +58,14 @@ def planned(name: str, replicas: int = 1) -> None:
         )
         == 0
     )
+
+
+def test_a_model_without_a_loss_is_compared_by_the_one_that_its_profile_has(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    planned("without_loss")
+    assert run(["verify", "model.py:without_loss", "plan.json"]) == 0
+    assert "equal bit for bit" in capsys.readouterr().out
 
 
 def test_gradients_equal_the_plain_models(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

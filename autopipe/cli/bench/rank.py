@@ -10,6 +10,7 @@ import torch
 
 import autopipe
 from autopipe import Arguments
+from autopipe.cli.loss import loss_to_train
 from autopipe.cli.observed import Usage, UsageMeter, counted_peak, median_step, with_optimizer
 from autopipe.cli.subject import prepare
 from autopipe.cli.values import TensorSpec
@@ -48,7 +49,7 @@ def run(job: Job) -> None:
     folder = Path(job.folder)
     subject = prepare(job.model, inputs=job.inputs, target=job.target, loss=job.loss, dtype=job.dtype, device="cpu")
     plan = load(job.plan, Plan)
-    pipe = autopipe.pipeline(subject.model, plan=plan, loss_fn=subject.loss_fn)
+    pipe = autopipe.pipeline(subject.model, plan=plan, loss_fn=loss_to_train(subject))
     optimizer = parse_optimizer(job.optimizer)(list(pipe.parameters()))
     meter = UsageMeter()
     timelines = []
