@@ -48,7 +48,8 @@ def command(
     if output is None:
         write("\n".join(file.text for file in result.files))
     else:
-        _write(result.files, Path(output), screen)
+        for path in write_files(result.files, Path(output)):
+            screen.say(f"Written to {path}.")
     screen.say(
         f"Predicted step {format_time(result.step_ns)}; the plan on our own executor: {format_time(plan.step_ns)}."
     )
@@ -56,11 +57,12 @@ def command(
         screen.say(f"- {note}")
 
 
-def _write(files: "tuple[File, ...]", folder: Path, screen: Screen) -> None:
+def write_files(files: "tuple[File, ...]", folder: Path) -> tuple[Path, ...]:
+    """Write ``files`` into ``folder``, which is made where it is not there, and return their paths."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(f"the folder {folder} cannot be made ({error.strerror}): give another with -o.") from error
+        raise InputError(f"the folder {folder} cannot be made ({error.strerror}): give another.") from error
     for file in files:
         write_whole(file.text.encode(), folder / file.name)
-        screen.say(f"Written to {folder / file.name}.")
+    return tuple(folder / file.name for file in files)

@@ -11,6 +11,7 @@ from autopipe.cli.subject import measure, prepare, subject_options
 from autopipe.cli.values import SizeParameter
 from autopipe.cli.wishes import wish_options
 from autopipe.documents.files import load
+from autopipe.documents.plan import Plan
 from autopipe.documents.profile import Profile
 from autopipe.errors import InputError
 
@@ -47,6 +48,11 @@ WISHES = ("replicas", "virtual", "recompute", "pins", "forbidden_cuts", "togethe
 @wish_options
 @click.option("--write-lp", "lp_file", type=click.Path(dir_okay=False), help="Write the plan's programme: .lp or .mps.")
 @subject_options
+@click.option(
+    "--emit",
+    type=click.Path(file_okay=False),
+    help="Write the stages into this folder as a Python package, a class and a file for each.",
+)
 @click.option("-o", "--output", type=click.Path(dir_okay=False), help="Write the plan here.")
 @screen_options
 def command(
@@ -65,6 +71,7 @@ def command(
     objective: str | None,
     assignment: str | None,
     lp_file: str | None,
+    emit: str | None,
     output: str | None,
     as_json: bool,
     quiet: bool,
@@ -79,6 +86,7 @@ def command(
     \b
     autopipe partition profile.json --gpus 8 --batch 256 -o plan.json
     autopipe partition profile.json --gpus 8 --batch 256 --memory 24GiB --micro-batch 4
+    autopipe partition profile.json --gpus 8 --batch 256 --emit stages
     """
     screen = Screen(json=as_json, quiet=quiet)
     if format_ is not None:
@@ -103,6 +111,8 @@ def command(
         raise click.UsageError(
             "a profile or model is planned for some devices and a batch: add --gpus or --cluster, and --batch."
         )
+    if emit is not None and not Path(emit).name.isidentifier():
+        raise click.UsageError(f"--emit {emit} becomes a package: give its folder a name that Python can import.")
     if objective == "bottleneck" or assignment is not None:
         raise click.UsageError("--objective bottleneck and --assignment belong to a graph of --format.")
     wishes: dict[str, Any] = {name: options.pop(name) for name in WISHES}
@@ -136,7 +146,22 @@ def command(
         write_programme(profile, devices, request, plan, lp_file)
         screen.say(f"Integer programme written to {lp_file}.")
     screen.show(plan_report(plan))
+    if emit is not None:
+        _emit(plan, Path(emit), screen)
     screen.deliver(plan, output)
+
+
+def _emit(plan: Plan, folder: Path, screen: Screen) -> None:
+    from autopipe.cli.export import write_files
+    from autopipe.exporters.stage_code import stage_files
+
+    if plan.graph is None:
+        raise InputError(
+            f"the plan for {plan.model} holds no graph, so its stages cannot be written: profile the model."
+        )
+    write_files(stage_files(plan, plan.graph), folder)
+    count = len(plan.stages)
+    screen.say(f"\n{count} stage{'s' if count > 1 else ''} written to {folder}: {folder.name}.split(model) makes them.")
 
 
 def _profile(source: str, micro_batch: int | None, screen: Screen, options: dict[str, Any]) -> Profile:

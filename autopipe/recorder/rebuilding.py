@@ -17,7 +17,6 @@ from autopipe.recorder.glue import (
     AttributeReader,
     MethodCall,
     TrainingFlag,
-    is_reader,
 )
 from autopipe.recorder.methods import methods_of
 from autopipe.recorder.writing import parameters_of
@@ -39,10 +38,24 @@ def rebuild(model: nn.Module, graph: Graph) -> fx.GraphModule:
         If the graph is damaged.
     """
     check_model(model, graph)
+    for node in graph.nodes:
+        _check_target(model, node)
+    return assemble(body_of(graph), model)
+
+
+def body_of(graph: Graph) -> fx.Graph:
+    """Return the operations of ``graph`` as torch.fx has them, without the modules that they name.
+
+    Raises
+    ------
+    DocumentError
+        If the graph is damaged, or names a class that is not loaded.
+    """
     body = fx.Graph()
     nodes: dict[str, fx.Node] = {}
     for document in graph.nodes:
-        _check_target(model, document)
+        if document.op in ("call_module", "get_attr") and not _SAFE_NAME.fullmatch(document.target):
+            raise DocumentError(f"the graph reads {document.target!r}, which is no name: the file is damaged.")
         target, args, kwargs = decode_node(document, nodes)
         node = body.create_node(document.op, target, args, kwargs, name=document.name)
         if node.name != document.name:
@@ -50,7 +63,7 @@ def rebuild(model: nn.Module, graph: Graph) -> fx.GraphModule:
         nodes[document.name] = node
     if not graph.nodes or graph.nodes[-1].op != "output":
         raise DocumentError("the graph does not end with its output: the file is damaged.")
-    return assemble(body, model)
+    return body
 
 
 def assemble(
@@ -58,7 +71,7 @@ def assemble(
     source: nn.Module,
     *,
     class_name: str = "Recorded",
-    replace: Callable[[Any], Any] | None = None,
+    replace: Callable[[Any], Any] = lambda value: value,
 ) -> fx.GraphModule:
     """Return a module that runs ``graph`` with the modules, parameters and buffers of ``source``, by their names.
 
@@ -74,18 +87,29 @@ def assemble(
     """
     module = fx.GraphModule(nn.Module(), fx.Graph(), class_name)
     module.training = source.training
-    named = [node for node in graph.nodes if node.op in ("call_module", "get_attr")]
-    targets = {str(node.target) for node in named if not is_reader(node)}
-    for target in sorted(targets, key=lambda name: (name.count("."), name)):
-        _attach(module, source, target, replace or _itself)
-    for target in dict.fromkeys(str(node.target) for node in named if is_reader(node)):
-        _, *path, attribute = target.split(".")
-        owner = module.get_submodule(".".join(path))
-        _place(module, module, [ATTRIBUTES, *path]).add_module(attribute, AttributeReader(owner, attribute))
+    adopt(module, source, names_read(graph), replace)
     graph.set_codegen(RecordedCode(graph))
     module.graph = graph
     graph.lint()
     return module
+
+
+def names_read(graph: fx.Graph) -> tuple[str, ...]:
+    """Return the modules, parameters and buffers that ``graph`` calls and reads, by their names in the model."""
+    return tuple(dict.fromkeys(str(node.target) for node in graph.nodes if node.op in ("call_module", "get_attr")))
+
+
+def adopt(
+    module: Any, source: nn.Module, names: Sequence[str], replace: Callable[[Any], Any] = lambda value: value
+) -> None:
+    """Give ``module``, an `nn.Module` without children, what ``source`` holds by these names, as `assemble` does."""
+    readers = [name for name in names if name.startswith(f"{ATTRIBUTES}.")]
+    for name in sorted(set(names).difference(readers), key=lambda name: (name.count("."), name)):
+        _attach(module, source, name, replace)
+    for name in readers:
+        _, *path, attribute = name.split(".")
+        owner = module.get_submodule(".".join(path))
+        _place(module, module, [ATTRIBUTES, *path]).add_module(attribute, AttributeReader(owner, attribute))
 
 
 def check_model(model: nn.Module, graph: Graph) -> None:
@@ -143,10 +167,6 @@ def _check_target(model: nn.Module, node: Node) -> None:
             f"the graph reads {node.target!r}, which this {type(model).__name__} does not have. Build the model as "
             "it was when it was recorded, or record it again."
         )
-
-
-def _itself(value: Any) -> Any:
-    return value
 
 
 def _attach(module: fx.GraphModule, source: nn.Module, target: str, replace: Callable[[Any], Any]) -> None:

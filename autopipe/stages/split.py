@@ -3,6 +3,8 @@
 import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -58,57 +60,76 @@ def split(
     InputError
         If the bounds do not cut the layers into non-empty stages.
     """
-    bounds = check_bounds(bounds, len(graph.layers))
-    travels = routes(graph.values, bounds)
-    order = {value.name: position for position, value in enumerate(graph.values)}
     stages = []
-    for index in range(len(bounds) - 1):
-        incoming = {name for route in travels if route.target == index for name in route.names}
-        outgoing = {name for route in travels if route.source == index for name in route.names}
-        inputs = tuple(sorted(incoming, key=order.__getitem__))
-        outputs = tuple(sorted(outgoing, key=order.__getitem__))
-        layers = graph.layers[bounds[index] : bounds[index + 1]]
-        is_last = index == len(bounds) - 2
-        names = {name for layer in layers for name in layer.nodes} | remade(graph.values, bounds, index)
-        part = _part(module, names, inputs, None if is_last else outputs, twins[index] if twins else {})
+    for piece in pieces(graph, bounds):
+        body = piece_body(module.graph, piece)
+        replaced = twins[piece.index] if twins else {}
+        part = assemble(body, module, class_name="Stage", replace=partial(_with_twins, twins=replaced))
         stages.append(
             Stage(
-                index=index,
-                begin=bounds[index],
-                end=bounds[index + 1],
+                index=piece.index,
+                begin=piece.begin,
+                end=piece.end,
                 module=part,
-                inputs=inputs,
-                outputs=outputs,
-                is_last=is_last,
+                inputs=piece.inputs,
+                outputs=piece.outputs,
+                is_last=piece.is_last,
             )
         )
     return tuple(stages)
 
 
-def _part(
-    module: fx.GraphModule,
-    wanted: set[str],
-    inputs: tuple[str, ...],
-    outputs: tuple[str, ...] | None,
-    twins: Mapping[int, nn.Parameter],
-) -> fx.GraphModule:
-    """Return the module of the nodes ``wanted``; without ``outputs`` it keeps the model's own output node."""
+@dataclass(frozen=True, kw_only=True)
+class Piece:
+    """What a `Stage` is made of: ``nodes``, those of its layers and what it makes again, and the values that it takes and returns."""
+
+    index: int
+    begin: int
+    end: int
+    nodes: frozenset[str]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    is_last: bool
+
+
+def pieces(graph: Graph, bounds: Sequence[int]) -> tuple[Piece, ...]:
+    """Return what the stages of ``graph`` between ``bounds`` are made of; raises as `split` does."""
+    bounds = check_bounds(bounds, len(graph.layers))
+    travels = routes(graph.values, bounds)
+    order = {value.name: position for position, value in enumerate(graph.values)}
+    found = []
+    for index, (begin, end) in enumerate(pairwise(bounds)):
+        incoming = {name for route in travels if route.target == index for name in route.names}
+        outgoing = {name for route in travels if route.source == index for name in route.names}
+        found.append(
+            Piece(
+                index=index,
+                begin=begin,
+                end=end,
+                nodes=frozenset(name for layer in graph.layers[begin:end] for name in layer.nodes)
+                | remade(graph.values, bounds, index),
+                inputs=tuple(sorted(incoming, key=order.__getitem__)),
+                outputs=tuple(sorted(outgoing, key=order.__getitem__)),
+                is_last=index == len(bounds) - 2,
+            )
+        )
+    return tuple(found)
+
+
+def piece_body(body: fx.Graph, piece: Piece) -> fx.Graph:
+    """Return the operations of one stage out of those of the model; the last keeps the model's own output."""
+        by_name = {node.name: node for node in body.nodes}
     graph = fx.Graph()
-    copies: dict[fx.Node, fx.Node] = {}
-    received = set(inputs)
-    by_name = {node.name: node for node in module.graph.nodes}
-    for name in inputs:
-        copies[by_name[name]] = graph.placeholder(name)
-    for node in module.graph.nodes:
-        if node.name not in wanted or node.name in received:
-            continue
-        copies[node] = graph.node_copy(node, copies.__getitem__)
-    if outputs is not None:
-        graph.output(tuple(copies[by_name[name]] for name in outputs))
-    return assemble(graph, module, class_name="Stage", replace=lambda value: _with_twins(value, twins))
+    copies = {by_name[name]: graph.placeholder(name) for name in piece.inputs}
+    for node in body.nodes:
+        if node.name in piece.nodes and node.name not in piece.inputs:
+            copies[node] = graph.node_copy(node, copies.__getitem__)
+    if not piece.is_last:
+        graph.output(tuple(copies[by_name[name]] for name in piece.outputs))
+    return graph
 
 
-def _with_twins(value: Any, twins: Mapping[int, nn.Parameter]) -> Any:
+def _with_twins(value: Any, *, twins: Mapping[int, nn.Parameter]) -> Any:
     """Return ``value`` with twins in the place of their originals: itself where it holds none."""
     if id(value) in twins:
         return twins[id(value)]

@@ -92,6 +92,18 @@ def test_a_model_is_profiled_first(capsys: pytest.CaptureFixture[str]) -> None:
     assert covered(plan) == list(range(len(plan.graph.layers)))
 
 
+def test_the_stages_are_written_as_a_package(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["partition", "tests.models:mlp", "--input", "4x64", "--budget", "0.2", "--gpus", "2", "--batch", "8"]
+    assert run([*words, "--stages", "2", "--virtual", "1", "--emit", str(tmp_path / "parts")]) == 0
+    assert sorted(path.name for path in (tmp_path / "parts").iterdir()) == ["__init__.py", "stage_0.py", "stage_1.py"]
+    assert "parts.split(model)" in capsys.readouterr().out
+
+
+def test_a_folder_that_python_cannot_import_is_refused(profile: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["partition", profile, "--gpus", "2", "--batch", "8", "--emit", "my-stages"]) == 2
+    assert "a name that Python can import" in capsys.readouterr().err
+
+
 def test_planning_from_a_file_loads_no_torch_and_takes_under_a_second(profile: str) -> None:
     words = ["partition", profile, "--gpus", "2", "--batch", "8", "--quiet"]
     durations = []
