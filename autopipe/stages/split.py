@@ -81,7 +81,7 @@ def split(
 
 @dataclass(frozen=True, kw_only=True)
 class Piece:
-    """What a `Stage` is made of: ``nodes``, those of its layers and what it makes again, and the values that it takes and returns."""
+    """What a `Stage` is made of: the nodes of its layers and of what it makes again, and the values that pass."""
 
     index: int
     begin: int
@@ -118,7 +118,7 @@ def pieces(graph: Graph, bounds: Sequence[int]) -> tuple[Piece, ...]:
 
 def piece_body(body: fx.Graph, piece: Piece) -> fx.Graph:
     """Return the operations of one stage out of those of the model; the last keeps the model's own output."""
-        by_name = {node.name: node for node in body.nodes}
+    by_name = {node.name: node for node in body.nodes}
     graph = fx.Graph()
     copies = {by_name[name]: graph.placeholder(name) for name in piece.inputs}
     for node in body.nodes:
