@@ -1,5 +1,6 @@
 """What is built to be installed holds all that the package needs, and says the right things about itself."""
 
+import configparser
 import subprocess
 import sys
 import tarfile
@@ -42,6 +43,15 @@ def test_the_wheel_says_its_version_and_needs_no_more_than_it_runs_with(wheel: P
     needed -= {line.removeprefix("Requires-Dist: ").split(">")[0] for line in lines if "; extra ==" in line}
     assert needed == {"click", "highspy", "jinja2", "msgspec", "numpy", "pulp", "rich", "scipy", "torch"}
     assert f"## {autopipe.__version__}" in (ROOT / "CHANGELOG.md").read_text()
+
+
+def test_the_command_is_found_by_pip_and_by_pipx_under_the_name_of_the_distribution(wheel: Path) -> None:
+    archive = zipfile.ZipFile(wheel)
+    (name,) = (name for name in archive.namelist() if name.endswith("entry_points.txt"))
+    found = configparser.ConfigParser()
+    found.read_string(archive.read(name).decode())
+    assert dict(found["console_scripts"]) == {"autopipe": "autopipe.cli:main"}
+    assert dict(found["pipx.run"]) == {"torch-autopipe": "autopipe.cli:main"}
 
 
 def test_the_wheel_runs_where_the_sources_are_not(wheel: Path, tmp_path: Path) -> None:
