@@ -1,6 +1,7 @@
 """``autopipe doctor``: what training needs of this machine, or under torchrun of all machines, and what to mend."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -71,9 +72,16 @@ def try_link(*, limit_s: float = LINK_LIMIT_S) -> Finding:
         process.communicate()
         return Finding(Level.FAULT, "links", f"no answer between two processes within {limit_s:.0f} s", REACH)
     if process.returncode != 0:
-        lines = [line for line in errors.splitlines() if "Error" in line] or errors.splitlines() or ["no output"]
-        return Finding(Level.FAULT, "links", f"two processes cannot reach each other: {lines[-1].strip()}", REACH)
+        return Finding(Level.FAULT, "links", f"two processes cannot reach each other: {_cause(errors)}", REACH)
     return Finding(Level.GOOD, "links", said.strip())
+
+
+def _cause(errors: str) -> str:
+    """Return the line that says what failed: the launcher's own error, which comes last, says only that a child did."""
+    lines = errors.splitlines()
+    named = [line for line in lines if re.match(r"(\[rank\d\]: )?[\w.]+(Error|Exception)\b", line)]
+    causes = [line for line in named if "ChildFailedError" not in line]
+    return (causes or named or lines or ["no output"])[-1].strip()
 
 
 def _meet(facts: Facts) -> tuple[Facts, ...]:

@@ -84,7 +84,9 @@ def test_network_interface_that_is_not_there() -> None:
 
 def test_two_processes_that_cannot_reach_each_other_are_told_and_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "nope0")
-    assert try_link(limit_s=20.0).level is Level.FAULT
+    finding = try_link(limit_s=60.0)
+    assert finding.level is Level.FAULT
+    assert "nope0" in finding.found  # not the launcher's summary
     left = subprocess.run(["pgrep", "-f", "autopipe.cli.doctor.link"], capture_output=True, text=True).stdout.split()
     assert left == []
 
