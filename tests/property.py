@@ -20,6 +20,11 @@ from autopipe.schedules.named import VIRTUAL, placement
 from tests.reference import differences, exempt
 
 STEPS = 3
+_TOLERANCES = {
+    torch.float32: {"rtol": 1e-5, "atol": 1e-7},
+    torch.float64: {"rtol": 1e-9, "atol": 1e-11},
+    torch.bfloat16: {"rtol": 2e-2, "atol": 1e-3},
+}
 SCHEDULES = ("gpipe", "1f1b", "interleaved", "bfs", "zb-h1", "zb-h2", "zb-v", "dualpipe-v")
 OPTIMIZERS = ("SGD", "Adam", "AdamW", "RMSprop", "Adagrad", "NAdam")
 
@@ -108,7 +113,7 @@ class Trial:
         )
 
 
-def draw_trial(draw: random.Random, recording: Recording, dtype: torch.dtype) -> Trial:
+def draw_trial(draw: random.Random, recording: Recording, dtype: torch.dtype, *, is_replicated: bool) -> Trial:
     """Return a random plan for a model, with as many stages as it has places for."""
     graph = recording.graph
     forbidden = {cut.position for cut in graph.forbidden_cuts}
@@ -135,7 +140,7 @@ def draw_trial(draw: random.Random, recording: Recording, dtype: torch.dtype) ->
         optimizer=draw.choice(OPTIMIZERS),
         norm_type=draw.choice((2.0, float("inf"))),
         # In float64, so that the other order in which replicas are summed is told from a wrong number.
-        replicas=draw.choice((1, 2, 3)) if dtype is torch.float64 else 1,
+        replicas=draw.choice((1, 2, 3)) if is_replicated else 1,
     )
 
 
@@ -144,14 +149,29 @@ def loss_fn(logits: Tensor, target: Tensor) -> Tensor:
 
 
 def check(seed: int) -> tuple[str, list[str]]:
-    """Train one random model under one random plan; return what was drawn, and what differs."""
+    """Train one random model under one random plan; return what was drawn, and what differs.
+
+    A gradient whose sum a pipeline must take in another order is compared within a tolerance. Where a normalisation
+    follows, its terms cancel: a bias before BatchNorm has a gradient of zero, and what is found is the rounding of its
+    terms alone. No tolerance relative to such a gradient tells rounding from error; more bits do. So a draw in float32
+    in which only gradients of that kind differ is judged by the same draw in float64, where they must be within 1e-9.
+    """
+    drawn, found, exempted = _train(seed)
+    of_order = {f"gradient of {name} in step {step}" for name in exempted for step in range(STEPS)}
+    if found and set(found) <= of_order:
+        return _train(seed, in_float64=True)[:2]
+    return drawn, found
+
+
+def _train(seed: int, *, in_float64: bool = False) -> tuple[str, list[str], set[str]]:
     draw = random.Random(seed)
     torch.manual_seed(seed)
     dtype = draw.choice((torch.float32, torch.float32, torch.float64, torch.bfloat16))
+    replicated, dtype = dtype is torch.float64, torch.float64 if in_float64 else dtype
     model = Net(draw).to(dtype)
     example = _inputs(model, 4, dtype)
     recording = record(model, (example,))
-    trial = draw_trial(draw, recording, dtype)
+    trial = draw_trial(draw, recording, dtype, is_replicated=replicated)
     plain_model = copy.deepcopy(model)
     exempted = exempt(recording.graph, trial.bounds, trial.layout().stage_ranks, recording.module)
     if trial.replicas > 1:  # their gradients are added up after those of their micro-batches
@@ -179,7 +199,7 @@ def check(seed: int) -> tuple[str, list[str]]:
                         theirs.copy_(mine)
     finally:
         pipe.close()
-    return f"seed {seed}: {trial}, {model.kinds}, exempt {sorted(exempted)}", found
+    return f"seed {seed}: {trial}, {model.kinds}, exempt {sorted(exempted)}", found, exempted
 
 
 def _compare_step(
@@ -196,8 +216,8 @@ def _compare_step(
     loss, wanted = pipe.step(batch[0], target=batch[1]), _plain_step(reference, seeds, batch, trial)
     if not (torch.equal(loss, wanted) if trial.replicas == 1 else _close(loss, wanted)):
         found.append(f"loss of step {seeds.step}: {loss} instead of {wanted}")
-    loose = {"rtol": 2e-2, "atol": 1e-3} if trial.dtype is torch.bfloat16 else {}
-    found += [f"gradient of {name} in step {seeds.step}" for name in differences(model, plain, exempted, **loose)]
+    names = differences(model, plain, exempted, **_TOLERANCES[trial.dtype])
+    found += [f"gradient of {name} in step {seeds.step}" for name in names]
     norm = pipe.clip_grad_norm_(0.5, trial.norm_type)
     wanted = torch.nn.utils.clip_grad_norm_(plain.parameters(), 0.5, trial.norm_type)
     if not (_close(norm, wanted) if exempted else torch.equal(norm, wanted)):

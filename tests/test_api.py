@@ -24,6 +24,7 @@ def plan_for(model: nn.Module, job: Any, gpus: int, batch: int = 8) -> autopipe.
     return autopipe.partition(profile, gpus=gpus, batch_size=batch)
 
 
+@pytest.mark.case(20)
 @pytest.mark.parametrize("name", JOBS)
 def test_one_call_gives_a_pipeline_that_trains_like_the_plain_model(name: str) -> None:
     job = JOBS[name]
@@ -109,6 +110,7 @@ def same(before: Any, after: Any) -> bool:
     return before == after
 
 
+@pytest.mark.case(24)
 @pytest.mark.parametrize("name", ["gpt", "cnn"])
 def test_capture_profile_plan_and_build_leave_no_trace(name: str) -> None:
     job = JOBS[name]
@@ -127,6 +129,7 @@ def test_capture_profile_plan_and_build_leave_no_trace(name: str) -> None:
     assert torch.equal(random_state, torch.get_rng_state())
 
 
+@pytest.mark.case(24)
 def test_random_state_is_put_back_after_capture_and_profile() -> None:
     job = JOBS["cnn"]
     model, (x, y) = CNN(), job.draw(4)
@@ -137,6 +140,7 @@ def test_random_state_is_put_back_after_capture_and_profile() -> None:
     assert torch.equal(before, torch.get_rng_state())
 
 
+@pytest.mark.case(24)
 def test_building_from_a_plan_never_runs_the_model() -> None:
     job = JOBS["gpt"]
     model = Counted()

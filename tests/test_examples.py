@@ -66,8 +66,8 @@ def test_the_training_example_learns_under_torchrun_and_saves_the_models_own_nam
     model.load_state_dict(torch.load(tmp_path / "model.pt", weights_only=True))
 
 
+@pytest.mark.case(21)
 def test_the_hugging_face_example_learns_with_the_models_own_loss_over_unequal_sentences(run) -> None:
-    """Case 21."""
     lines = run("train_hugging_face.py", "--threads", "2", "--steps", "40", "--batch", "8", "--length", "12")
     losses = losses_in(lines)
     assert len(losses) == 2

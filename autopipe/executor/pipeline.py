@@ -1,5 +1,6 @@
 """A `Pipeline` trains a model in stages: the same lines on every rank, the same numbers as the plain model."""
 
+import dataclasses
 import functools
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -33,7 +34,7 @@ from autopipe.executor.start import start_process, start_threads
 from autopipe.executor.state import gather_output
 from autopipe.executor.watchdog import Watchdog
 from autopipe.executor.whereabouts import Doing
-from autopipe.stages.autocast import autocast_state, no_autocast
+from autopipe.stages.autocast import autocast_setting, autocast_state, no_autocast
 from autopipe.stages.compilation import Compilation
 from autopipe.stages.loss import LossFunction
 from autopipe.stages.materialise import Materialise
@@ -261,6 +262,8 @@ class Pipeline(Resumable):
             copy_stand_ins(ranks)
         devices = [rank.runtime.endpoint.device for rank in ranks]
         contexts = [autocast_state(device) for device in devices]
+        modes = tuple(module.training for module in self.modules())
+        request = dataclasses.replace(request, setting=(autocast_setting(devices[0]), modes))
         parts = self._parts(request)
         for rank in ranks:
             rank.runtime.seeds.seed, rank.runtime.seeds.step = self.seed, self.steps

@@ -38,7 +38,10 @@ class MicroBatches:
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """One step: what `Pipeline.step`, ``evaluate`` or ``predict`` was called with."""
+    """One step: what `Pipeline.step`, ``evaluate`` or ``predict`` was called with.
+
+    ``setting`` is what else the shapes and dtypes inside the model may depend on: autocast, training or evaluation.
+    """
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
@@ -48,6 +51,7 @@ class Request:
     training: bool = False
     wants_loss: bool = True
     wants_outputs: bool = False
+    setting: tuple[Any, ...] = ()
 
 
 def unpacked(inputs: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:

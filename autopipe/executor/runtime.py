@@ -230,7 +230,7 @@ class Runtime:
         args, kwargs = self._request.args, self._request.kwargs
         sizes = self.reads.sizes(args, kwargs, self._micro_batches, may_be_empty=self.endpoint.replicas > 1)
         self._inputs = self.reads.cut(args, kwargs, sizes)
-        keys = [(self._training, signature(part)) for part in self._inputs]
+        keys = [(self._training, self._request.setting, signature(part)) for part in self._inputs]
         numbers = (self._signature_numbers.setdefault(key, len(self._signature_numbers)) for key in keys)
         return _Header(sizes, tuple(numbers))
 

@@ -11,8 +11,7 @@ Region = Callable[[], contextlib.AbstractContextManager[Any]]
 
 def autocast_state(device: torch.device) -> Region:
     """Return a function that opens the autocast state in which the caller stands, for the CPU and ``device``."""
-    kinds = dict.fromkeys(("cpu", device.type))
-    states = [(kind, torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in kinds]
+    states = autocast_setting(device)
     if not any(is_on for _, is_on, _ in states):
         return contextlib.nullcontext
     cached = torch.is_autocast_cache_enabled()
@@ -28,6 +27,12 @@ def autocast_state(device: torch.device) -> Region:
             yield
 
     return region
+
+
+def autocast_setting(device: torch.device) -> tuple[tuple[str, bool, torch.dtype], ...]:
+    """Return kind of device, whether autocast is on, and its dtype, for the CPU and ``device``."""
+    kinds = dict.fromkeys(("cpu", device.type))
+    return tuple((kind, torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in kinds)
 
 
 @contextlib.contextmanager

@@ -38,9 +38,9 @@ class ManyKinds(nn.Module):
         return x if flag == "plain" else -x
 
 
+@pytest.mark.case(16)
 @pytest.mark.parametrize("stages", [2, 4])
 def test_numbers_of_every_kind_cross_unchanged(stages: int) -> None:
-    """Case 16."""
     model, plain = twins(ManyKinds)
     x, y = torch.randn(2, BATCH, 8)
     ids = torch.randint(2**40 - 100, 2**40, (BATCH,))
@@ -90,9 +90,9 @@ class Uneven(nn.Module):
         return x * found[4][3] + self.table(found[2][2])
 
 
+@pytest.mark.case(17)
 @pytest.mark.parametrize("stages", [2, 3, 5])
 def test_stages_with_one_to_five_outputs_some_unused_one_none(stages: int) -> None:
-    """Case 17."""
     model, plain = twins(Uneven)
     x, y = torch.randn(2, BATCH, 8)
     for leaf in ((), (Sides,)):
@@ -138,8 +138,8 @@ class ObjectsAround(nn.Module):
         return Answer(loss=loss, logits=logits)
 
 
+@pytest.mark.case(21, 26)
 def test_objects_go_in_and_out_and_hold_the_loss() -> None:
-    """Cases 21 and 26."""
     model, plain = twins(ObjectsAround)
 
     def draw() -> tuple[Batch, Tensor]:
@@ -191,8 +191,8 @@ def sequence_loss(logits: Tensor, target: Tensor) -> Tensor:
     return functional.cross_entropy(logits.flatten(0, 1), target.flatten())
 
 
+@pytest.mark.case(22)
 def test_lengths_change_from_step_to_step_and_from_micro_batch_to_micro_batch() -> None:
-    """Case 22."""
     model, plain = twins(Sequences)
     pipe = thread_pipe(model, (torch.randint(0, 50, (BATCH, 17)),), stages=3, micro_batches=4, loss_fn=sequence_loss)
     for length in (17, 33, 9, 17):
@@ -235,10 +235,10 @@ class Towers(nn.Module):
         return self.head(x)
 
 
+@pytest.mark.case(20)
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "zb-h1"])
 @pytest.mark.parametrize("stages", [2, 4])
 def test_an_encoders_memory_reaches_every_decoder_stage(stages: int, schedule: str) -> None:
-    """Case 20."""
     model, plain = twins(Towers)
     source, target, labels = torch.randint(0, 50, (3, BATCH, 6))
     pipe = thread_pipe(

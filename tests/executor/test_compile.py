@@ -60,6 +60,7 @@ def where() -> dict[str, Any]:
     return {} if torch.distributed.is_initialized() else {"ranks": 2}
 
 
+@pytest.mark.case(28)
 @pytest.mark.parametrize("schedule", ["1f1b", "zb-h1"])
 def test_a_compiled_stage_is_compiled_once_and_once_more_for_a_short_batch(
     processes: ProcessPool, schedule: str

@@ -103,6 +103,7 @@ def test_two_replicas_of_two_stages_train_ten_steps_like_the_plain_model(process
     check_outcomes(processes.run(trained, 4, name, 10, {}))
 
 
+@pytest.mark.case(12)
 @pytest.mark.parametrize("schedule", ["zb-h1", "interleaved", "zb-v"])
 def test_replicas_are_equal_under_every_kind_of_schedule(processes: ProcessPool, schedule: str) -> None:
     check_outcomes(processes.run(trained, 4, "gpt", 2, {"schedule": schedule}))

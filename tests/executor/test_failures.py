@@ -51,6 +51,7 @@ def fused(at: int = 1) -> nn.Module:
 loss_fn = nn.functional.mse_loss
 
 
+@pytest.mark.case(7)
 @pytest.mark.parametrize("where", ["forward", "backward"])
 @pytest.mark.parametrize("at", [0, 1, 3])
 def test_a_rank_that_raises_ends_the_step_everywhere_and_training_goes_on(where: str, at: int) -> None:
@@ -109,6 +110,7 @@ def fail_on_rank(rank: int) -> tuple[str, float, bool]:
     return message, seconds, torch.equal(loss, plain_step(plain, loss_fn, (x,), y, 4))
 
 
+@pytest.mark.case(7)
 def test_processes_all_raise_the_first_ranks_message(processes: ProcessPool) -> None:
     results = processes.run(fail_on_rank, 4)
     messages = {message for message, _, _ in results}
@@ -130,6 +132,7 @@ def start_differently(rank: int) -> str:
     return ""
 
 
+@pytest.mark.case(8)
 def test_ranks_with_different_plans_do_not_start(processes: ProcessPool) -> None:
     for message in processes.run(start_differently, 2):
         assert "rank 1 starts with another layout than rank 0" in message

@@ -37,6 +37,7 @@ def gradient_messages(pipe: Pipeline) -> Counter[tuple[int, int]]:
     return counts
 
 
+@pytest.mark.case(18)
 @pytest.mark.parametrize(
     ("trainable", "wanted"),
     [
@@ -52,7 +53,6 @@ def gradient_messages(pipe: Pipeline) -> Counter[tuple[int, int]]:
 def test_no_gradient_travels_below_the_lowest_trainable_parameter(
     schedule: str, trainable: set[int], wanted: set[tuple[int, int]]
 ) -> None:
-    """Case 18."""
     model, plain = twins(lambda: nn.Sequential(*(nn.Linear(8, 8) for _ in range(8))))
     for network in (model, plain):
         for index, layer in enumerate(network):
@@ -121,9 +121,9 @@ class Adapted(nn.Module):
         return x
 
 
+@pytest.mark.case(18)
 @pytest.mark.parametrize("schedule", ["1f1b", "zb-h1"])
 def test_adapters_of_a_frozen_model_train(schedule: str) -> None:
-    """Case 18."""
     model, plain = twins(Adapted)
     x, y = torch.randn(2, BATCH, 5, 16)
     pipe = thread_pipe(model, (x,), stages=3, micro_batches=4, loss_fn=functional.mse_loss, schedule=schedule)
@@ -154,6 +154,7 @@ class Shared(nn.Module):
         return self.head(self.mix(x))
 
 
+@pytest.mark.case(19)
 @pytest.mark.parametrize("schedule", ["1f1b", "zb-v"])
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 def test_parameters_tied_over_many_stages_nested_and_frozen(ranks: int, schedule: str) -> None:
@@ -184,8 +185,8 @@ def test_parameters_tied_over_many_stages_nested_and_frozen(ranks: int, schedule
     pipe.close()
 
 
+@pytest.mark.case(19)
 def test_a_tied_model_is_saved_and_goes_on_at_other_sizes(tmp_path: Path) -> None:
-    """Case 19."""
     plain, job = GPT(), JOBS["gpt"]
     state = copy.deepcopy(plain.state_dict())
     # SGD: the biases of the keys have gradients of rounding alone, which Adam would scale up.
@@ -208,8 +209,8 @@ def test_a_tied_model_is_saved_and_goes_on_at_other_sizes(tmp_path: Path) -> Non
         pipe.close()
 
 
+@pytest.mark.case(23)
 def test_three_rounds_of_training_and_evaluation_at_other_sizes() -> None:
-    """Case 23."""
     job = JOBS["cnn"]
     model, plain = twins(job.build)
     pipe = thread_pipe(model, (job.draw(16)[0],), stages=3, micro_batches=4, loss_fn=job.loss)

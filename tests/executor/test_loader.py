@@ -53,6 +53,7 @@ def train(rank: int, counts: tuple[float | None, ...]) -> tuple[int, list[str]]:
     return steps, [name for name in differences(model, plain, set()) if name in mine]
 
 
+@pytest.mark.case(6)
 @pytest.mark.parametrize(("counts", "wanted"), [((3.5, None, 3.5), 4), ((5, None, 3), 3), ((2, 4, 9), 2)])
 def test_every_rank_sees_the_end_at_the_same_step(
     processes: ProcessPool, counts: tuple[float | None, ...], wanted: int
@@ -84,8 +85,8 @@ def test_a_loader_that_fails_on_one_rank_stops_all(processes: ProcessPool) -> No
     assert second == "the disk is gone"
 
 
+@pytest.mark.case(6)
 def test_one_process_reads_one_loader_to_its_end() -> None:
-    """Case 6."""
     model, plain = twins(mlp)
     pipe = thread_pipe(model, (torch.randn(8, 64),), stages=3, micro_batches=4, loss_fn=functional.mse_loss)
     seen = []

@@ -21,6 +21,7 @@ from tests.reference import differences, even_bounds, plain_step
 GPT_EXEMPT = {"tokens.weight"}
 
 
+@pytest.mark.case(1)
 def test_uneven_batches_train_like_the_plain_model() -> None:
     job = JOBS["mlp"]
     for micro_batches in (3, 4):
@@ -32,6 +33,7 @@ def test_uneven_batches_train_like_the_plain_model() -> None:
         assert differences(model, plain, set()) == []
 
 
+@pytest.mark.case(9)
 @pytest.mark.parametrize("steps", [2, 4])
 def test_gradients_of_several_steps_add_up(steps: int) -> None:
     job = JOBS["gpt"]
@@ -44,6 +46,7 @@ def test_gradients_of_several_steps_add_up(steps: int) -> None:
     assert differences(model, plain, GPT_EXEMPT) == []
 
 
+@pytest.mark.case(9)
 def test_scaled_steps_equal_one_large_batch() -> None:
     job = JOBS["mlp"]
     model, plain = twins(job.build)
@@ -55,12 +58,23 @@ def test_scaled_steps_equal_one_large_batch() -> None:
     assert differences(model, plain, {name for name, _ in plain.named_parameters()}) == []
 
 
+@pytest.mark.case(11)
 @pytest.mark.parametrize("norm_type", [2.0, float("inf")])
-@pytest.mark.parametrize("stages", [1, 2, 4])
-def test_clipping_counts_a_tied_weight_once(stages: int, norm_type: float) -> None:
+@pytest.mark.parametrize(
+    ("stages", "schedule", "virtual"), [(1, "1f1b", 1), (2, "1f1b", 1), (4, "1f1b", 1), (2, "interleaved", 2)]
+)
+def test_clipping_counts_a_tied_weight_once(stages: int, schedule: str, virtual: int, norm_type: float) -> None:
     job = JOBS["gpt"]
     model, plain = twins(job.build)
-    pipe = thread_pipe(model, (job.draw(8)[0],), stages=stages, micro_batches=4, loss_fn=job.loss)
+    pipe = thread_pipe(
+        model,
+        (job.draw(8)[0],),
+        stages=stages,
+        micro_batches=4,
+        loss_fn=job.loss,
+        schedule=schedule,
+        virtual=virtual,
+    )
     x, y = job.draw(8)
     pipe.step(x, target=y)
     plain_step(plain, job.loss, (x,), y, 4)
@@ -90,6 +104,7 @@ def test_training_with_a_tied_weight_stays_on_the_plain_models_path() -> None:
         assert torch.allclose(parameter, other, rtol=1e-4, atol=1e-5), name
 
 
+@pytest.mark.case(23)
 def test_evaluation_between_training_steps_changes_nothing() -> None:
     job = JOBS["cnn"]
     model, plain = twins(job.build)
@@ -115,6 +130,7 @@ def test_evaluation_between_training_steps_changes_nothing() -> None:
     assert differences(model, plain, set()) == []
 
 
+@pytest.mark.case(13)
 def test_batch_norm_counts_one_update_per_micro_batch() -> None:
     job = JOBS["cnn"]
     model, _ = twins(job.build)
@@ -140,6 +156,7 @@ class InPlaceFirst(nn.Module):
         return x
 
 
+@pytest.mark.case(25)
 def test_a_stage_may_begin_in_place() -> None:
     model, plain = twins(InPlaceFirst)
     x, y = torch.randn(2, 8, 8)
@@ -156,6 +173,7 @@ def test_a_stage_may_begin_in_place() -> None:
     assert len(names) > 1, layers
 
 
+@pytest.mark.case(18)
 def test_only_trainable_parts_get_gradients() -> None:
     job = JOBS["mlp"]
     for trainable in ({0}, {2}, {5}, {1, 4}):
@@ -241,6 +259,7 @@ def test_the_callers_autocast_reaches_every_stage() -> None:
     assert differences(model, plain, set()) == []
 
 
+@pytest.mark.case(29)
 def test_live_tensors_are_flat_in_the_number_of_micro_batches() -> None:
     job = JOBS["mlp"]
     peaks = set()
@@ -252,6 +271,33 @@ def test_live_tensors_are_flat_in_the_number_of_micro_batches() -> None:
             pipe.step(x, target=y)
         ranks = pipe.timeline().ranks
         peaks.add(tuple((rank.peak_in_flight, rank.peak_outputs, rank.peak_receive_buffers) for rank in ranks))
+    assert len(peaks) == 1
+
+
+class Turns(nn.Module):
+    """Ends in a view of what it computed, whose memory must go with it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear(x).transpose(1, 2).unsqueeze(1).view(-1, 8, 8)
+
+
+@pytest.mark.case(29)
+def test_stages_that_end_in_a_view_hold_no_more_of_their_outputs() -> None:
+    peaks = set()
+    for micro_batches in (4, 8, 16):
+        model, plain = twins(lambda: nn.Sequential(*(Turns() for _ in range(4))))
+        x = torch.randn(16, 8, 8)
+        pipe = thread_pipe(model, (x,), stages=4, micro_batches=micro_batches, loss_fn=nn.functional.mse_loss)
+        for _ in range(2):
+            wanted = plain_step(plain, nn.functional.mse_loss, (x,), x, micro_batches)
+            assert torch.equal(pipe.step(x, target=x), wanted)
+        assert differences(model, plain, set()) == []
+        peaks.add(tuple((rank.peak_outputs, rank.peak_receive_buffers) for rank in pipe.timeline().ranks))
+        pipe.close()
     assert len(peaks) == 1
 
 

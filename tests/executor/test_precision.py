@@ -65,6 +65,56 @@ def test_autocast_reaches_every_stage_and_no_backward(processes: ProcessPool) ->
     assert under_autocast(0, 3) == []
 
 
+def toggled(rank: int) -> list[str]:
+    """Train with autocast on, off, and on in another dtype; return what differs from the plain model."""
+    job = JOBS["mlp"]
+    pipe, plain = pipe_of("mlp", 3)
+    torch.manual_seed(5)
+    wrong = []
+    for dtype in (torch.bfloat16, None, torch.float16, None, torch.bfloat16):
+        x, y = job.draw(8)
+        with torch.autocast("cpu", dtype=dtype, enabled=dtype is not None):
+            loss = pipe.step(x, target=y)
+            evaluated = pipe.evaluate(x, target=y)
+            parts = [job.loss(plain(xi), yi) / 4 for xi, yi in zip(x.split(2), y.split(2), strict=True)]
+        for part in parts:
+            part.backward()
+        total = sum(part.detach() for part in parts)
+        if not torch.equal(loss, total) or not torch.equal(evaluated, total):
+            wrong.append(f"loss {loss}, evaluated {evaluated}, against {total}")
+    theirs = dict(plain.named_parameters())
+    pipe.close()
+    return wrong + [name for name, p in pipe.named_parameters() if not torch.equal(p.grad, theirs[name].grad)]
+
+
+def test_autocast_may_change_from_step_to_step(processes: ProcessPool) -> None:
+    assert processes.run(toggled, 3) == [[]] * 3
+    assert toggled(0) == []
+
+
+class TwoFaced(nn.Module):
+    """Gives its second layer numbers of fewer bits in evaluation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        x = x.to(torch.float32 if self.training else torch.bfloat16).tanh()
+        return self.second(x.float())
+
+
+def test_training_and_evaluation_may_send_other_dtypes() -> None:
+    model, plain = twins(TwoFaced)
+    x = torch.randn(8, 4)
+    pipe = thread_pipe(model, (x,), stages=2, micro_batches=2, loss_fn=functional.mse_loss)
+    for mode in (True, False, True):
+        wanted = plain_step(plain.train(mode), functional.mse_loss, (x,), x, 2)
+        assert torch.equal(pipe.train(mode).step(x, target=x), wanted)
+    pipe.close()
+
+
 def overflowing(rank: int, fused: bool) -> tuple[list[float], list[bool]]:
     """Return the scales of ten steps, and in which of them parameters stayed: stage 0 overflows in the third, fifth."""
     job = JOBS["mlp"]
@@ -89,6 +139,7 @@ def overflowing(rank: int, fused: bool) -> tuple[list[float], list[bool]]:
     return scales, stayed
 
 
+@pytest.mark.case(27)
 @pytest.mark.parametrize("fused", [False, True])
 def test_an_overflow_on_one_stage_makes_all_skip_and_scales_stay_the_same(processes: ProcessPool, fused: bool) -> None:
     """Case 27; a fused optimizer unscales by itself."""

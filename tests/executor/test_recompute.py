@@ -23,6 +23,7 @@ from tests.reference import differences, plain_step
 EXEMPT = {"gpt": {"tokens.weight"}}
 
 
+@pytest.mark.case(13)
 @pytest.mark.parametrize("name", JOBS)
 @pytest.mark.parametrize(("schedule", "virtual"), [("1f1b", 1), ("interleaved", 2), ("zb-h1", 1), ("zb-v", 2)])
 def test_recomputed_layers_train_like_the_plain_model(name: str, schedule: str, virtual: int) -> None:
@@ -103,6 +104,7 @@ def test_a_layer_runs_twice_for_each_micro_batch_even_when_its_backward_is_split
     pipe.close()
 
 
+@pytest.mark.case(14)
 def test_dropout_is_the_same_in_the_second_run() -> None:
     losses = []
     for recompute in (False, True):

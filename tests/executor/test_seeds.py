@@ -75,6 +75,7 @@ def one_stage() -> list[Tensor]:
     return losses_and_gradients(1, "1f1b", 4, ranks=1)
 
 
+@pytest.mark.case(14)
 @pytest.mark.parametrize(
     ("stages", "schedule", "virtual"),
     [(2, "gpipe", 1), (2, "1f1b", 1), (4, "1f1b", 1), (2, "interleaved", 2), (2, "zb-v", 2)],
@@ -83,7 +84,6 @@ def one_stage() -> list[Tensor]:
 def test_masks_are_the_same_for_any_number_of_stages_and_schedule(
     one_stage: list[Tensor], stages: int, schedule: str, virtual: int, recompute: bool
 ) -> None:
-    """Case 14."""
     found = losses_and_gradients(stages, schedule, 4, virtual, recompute, ranks=stages)
     assert len(found) == len(one_stage)
     assert all(map(torch.equal, found, one_stage))
@@ -93,8 +93,8 @@ def losses_on_rank(rank: int) -> list[Tensor]:
     return losses_and_gradients(2, "1f1b", 4)[:2]
 
 
+@pytest.mark.case(14)
 def test_masks_over_processes_are_those_of_threads(processes: ProcessPool, one_stage: list[Tensor]) -> None:
-    """Case 14."""
     for losses in processes.run(losses_on_rank, 2):
         assert all(map(torch.equal, losses, one_stage))
     assert not torch.equal(one_stage[0], one_stage[1])
@@ -114,8 +114,8 @@ class Dropped(nn.Module):
         return x
 
 
+@pytest.mark.case(14)
 def test_a_plain_loop_that_seeds_each_node_draws_the_same() -> None:
-    """Case 14."""
     model, plain = twins(Dropped)
     x, y = torch.randn(2, BATCH, 5, 32)
     graph = record(model, (x,)).graph

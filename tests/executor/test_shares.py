@@ -40,10 +40,10 @@ def plain_losses(model: nn.Module, ids: Tensor, labels: Tensor, micro_batches: i
     return total
 
 
+@pytest.mark.case(10)
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "zb-h1"])
 @pytest.mark.parametrize("stages", [1, 2, 4])
 def test_ignored_labels_do_not_count(stages: int, schedule: str) -> None:
-    """Case 10."""
     model, plain = twins(untied)
     ids, labels = draw()
     pipe = thread_pipe(model, (ids,), stages=stages, micro_batches=4, loss_fn=token_loss, schedule=schedule)
@@ -58,8 +58,8 @@ def test_ignored_labels_do_not_count(stages: int, schedule: str) -> None:
     pipe.close()
 
 
+@pytest.mark.case(10)
 def test_gradients_are_those_of_the_plain_models_mean_over_valid_tokens() -> None:
-    """Case 10."""
     model, plain = twins(untied)
     ids, labels = draw()
     pipe = thread_pipe(model, (ids,), stages=2, micro_batches=4, loss_fn=token_loss)
@@ -104,6 +104,7 @@ def masked_mean(output: Tensor, target: dict[str, Tensor]) -> Tensor:
     return (errors * target["counts"]).sum() / target["counts"].sum()
 
 
+@pytest.mark.case(10)
 def test_given_weights_make_a_loss_of_ones_own_exact() -> None:
     """Case 10: a micro-batch whose weights are all zero divides zero by zero, and counts for nothing."""
     model, plain = twins(mlp)
@@ -134,8 +135,8 @@ class OwnLoss(nn.Module):
         return {"loss": functional.cross_entropy(*shifted), "logits": logits}
 
 
+@pytest.mark.case(10)
 def test_a_loss_inside_the_model_is_right_with_weights_and_refused_without() -> None:
-    """Case 10."""
     model, plain = twins(OwnLoss)
     ids, labels = draw()
     pipe = thread_pipe(model, (ids, torch.randint(0, 97, ids.shape)), stages=3, micro_batches=4)

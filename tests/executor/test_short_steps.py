@@ -40,17 +40,20 @@ def different(ranks: int, micro_batches: int, schedule: str, virtual: int) -> li
     return found + [name for name in differences(model, plain, set()) if name in mine]
 
 
+@pytest.mark.case(2)
 @pytest.mark.parametrize("schedule", TRAINING)
 @pytest.mark.parametrize("micro_batches", [1, 2, 3])
 def test_fewer_micro_batches_than_ranks_train_like_the_plain_model(schedule: str, micro_batches: int) -> None:
     assert different(4, micro_batches, schedule, 2 if schedule in VIRTUAL else 1) == []
 
 
+@pytest.mark.case(4)
 @pytest.mark.parametrize("micro_batches", [10, 6, 3])
 def test_interleaved_takes_any_number_of_micro_batches(micro_batches: int) -> None:
     assert different(4, micro_batches, "interleaved", 2) == []
 
 
+@pytest.mark.case(5)
 @pytest.mark.parametrize("schedule", ["interleaved", *V_SHAPED])
 def test_messages_to_and_from_one_peer_are_never_mixed_up(schedule: str) -> None:
     assert different(2, 5, schedule, 2) == []

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import autopipe
 from autopipe.errors import CaptureError
 from autopipe.executor.layout import Layout
 from autopipe.executor.pipeline import Pipeline
@@ -49,6 +50,7 @@ def plain_step(model: nn.Module, inputs: dict[str, Tensor]) -> Tensor:
     return total
 
 
+@pytest.mark.case(21, 26)
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
 @pytest.mark.parametrize("stages", [2, 3])
 @pytest.mark.parametrize("build", [gpt2, resnet])
@@ -70,6 +72,35 @@ def test_a_model_with_its_own_loss_trains_as_it_is(build: Any, stages: int, sche
     exempted = exempt(recording.graph, layout.bounds, layout.stage_ranks)
     assert exempted == tied
     assert differences(model, plain, exempted) == []
+    pipe.close()
+
+
+def t5() -> nn.Module:
+    config = transformers.T5Config(
+        vocab_size=61, d_model=16, d_kv=8, d_ff=32, num_layers=2, num_decoder_layers=2, num_heads=2,
+        dropout_rate=0.0, decoder_start_token_id=0, pad_token_id=0,
+    )  # fmt: skip
+    return transformers.T5ForConditionalGeneration(config)
+
+
+@pytest.mark.case(20, 21)
+def test_an_encoder_and_decoder_is_planned_automatically_and_trains_as_it_is() -> None:
+    torch.manual_seed(0)
+    model = t5().train()
+    plain = copy.deepcopy(model)
+    ids, labels = torch.randint(2, 61, (BATCH, 9)), torch.randint(2, 61, (BATCH, 5))
+    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": labels}
+    profile = autopipe.profile(model, inputs, micro_batches=(2,), budget_s=0.2, granularity=8)
+    plan = autopipe.partition(
+        profile, gpus=3, batch_size=BATCH, micro_batch_size=2, schedule="1f1b", stages=3, time_limit_s=5.0
+    )
+    pipe = autopipe.pipeline(model, plan=plan)
+    assert plan.graph is not None
+    exempted = exempt(plan.graph, pipe.layout.bounds, pipe.layout.stage_ranks, model)
+    for _ in range(2):
+        assert torch.equal(pipe.step(**inputs), plain_step(plain, inputs))
+    assert differences(model, plain, exempted) == []
+    assert {name for name, _ in model.named_parameters()} > exempted
     pipe.close()
 
 

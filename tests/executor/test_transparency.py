@@ -109,6 +109,7 @@ OTHERS = [
 OTHERS_PAIRWISE = [case for index, case in enumerate(OTHERS) if index % 7 == 0]
 
 
+@pytest.mark.case(20)
 @pytest.mark.parametrize(("name", "stages", "micro_batches", "schedule"), CASES)
 def test_threads_train_like_the_plain_model(name: str, stages: int, micro_batches: int, schedule: str) -> None:
     outcome = check(name, stages, micro_batches, schedule, ranks=stages)
@@ -117,6 +118,7 @@ def test_threads_train_like_the_plain_model(name: str, stages: int, micro_batche
     assert outcome.compared == all_parameters(name)
 
 
+@pytest.mark.case(20)
 @pytest.mark.parametrize(("name", "stages", "micro_batches", "schedule"), sorted(set(PAIRWISE)))
 def test_processes_train_like_the_plain_model(
     processes: ProcessPool, name: str, stages: int, micro_batches: int, schedule: str
