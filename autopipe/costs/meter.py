@@ -26,11 +26,13 @@ class MemoryMeter:
 
     def __init__(self, schedule: Schedule, stages: Sequence[StageCost], edges: Sequence[EdgeCost], rank: int) -> None:
         self._stages = stages
-        self._bytes = {(cost.edge.source, cost.edge.target): cost.forward_bytes for cost in edges}
-        self._bytes |= {(cost.edge.target, cost.edge.source): cost.backward_bytes for cost in edges}
-        self._unsaved = {
-            (cost.edge.source, cost.edge.target): cost.unsaved_bytes for cost in edges if cost.unsaved_bytes is not None
-        }
+        # By way, what a message holds where it is received and where it is sent.
+        self._bytes: dict[tuple[int, int], tuple[int, int]] = {}
+        for cost in edges:
+            way, size, unsaved = (cost.edge.source, cost.edge.target), cost.forward_bytes, cost.unsaved_bytes
+            self._bytes[way] = size, size if unsaved is None else unsaved
+            self._bytes[way[::-1]] = (cost.backward_bytes,) * 2
+        self._is_free = not any(map(any, self._bytes.values()))
         self.trains = any(action.op is not Op.FORWARD for action in schedule.actions[rank])
         state = sum(stages[stage].state_bytes for stage, home in enumerate(schedule.stage_ranks) if home == rank)
         self._held = state
@@ -40,21 +42,29 @@ class MemoryMeter:
 
     def observe(self, step: Step) -> None:
         """Take note of the rank's next step."""
-        if step.message is not None:
-            way = step.message.source, step.message.target
-            leaves = step.kind in (Kind.SEND, Kind.WAIT_SEND)
-            size = self._unsaved.get(way, self._bytes[way]) if leaves else self._bytes[way]
-            self._held += size if step.kind is Kind.POST or step.kind is Kind.SEND else -size
+        action, message = step.action, step.message
+        if action is None:
+            if self._is_free or message is None:
+                return
+            kind = step.kind
+            received, sent = self._bytes[message.source, message.target]
+            if kind is Kind.POST:
+                self._held += received
+            elif kind is Kind.WAIT_RECEIVE:
+                self._held -= received
+            else:
+                self._held += sent if kind is Kind.SEND else -sent
             return
-        assert step.action is not None
-        op, stage = step.action.op, self._stages[step.action.stage]
+        op, stage = action.op, self._stages[action.stage]
         if op is Op.FORWARD:
             self._in_flight += 1
-            self.peak_in_flight = max(self.peak_in_flight, self._in_flight)
+            if self._in_flight > self.peak_in_flight:
+                self.peak_in_flight = self._in_flight
         else:
             self._held -= stage.saved_bytes
         self.held_bytes = self._held + stage.saved_bytes + stage.working_bytes
-        self.peak_bytes = max(self.peak_bytes, self.held_bytes)
+        if self.held_bytes > self.peak_bytes:
+            self.peak_bytes = self.held_bytes
         if op is Op.INPUT_GRAD or (op is Op.FORWARD and self.trains):
             self._held += stage.saved_bytes
         if op is Op.BACKWARD or op is Op.WEIGHT_GRAD or not self.trains:

@@ -120,14 +120,14 @@ def rank_steps(
                     # A channel without tags delivers in the order of sending, so what comes before is posted before.
                     earlier = next(source, message)
                     posted.add(earlier)
-                    yield Step(Kind.POST, message=earlier)
+                    yield Step(Kind.POST, None, earlier)
                 posted.discard(message)
         for message in awaited.popleft():
-            yield Step(Kind.WAIT_RECEIVE, message=message)
+            yield Step(Kind.WAIT_RECEIVE, None, message)
             answered = Message(message.target, message.source, message.micro_batch, not message.backward)
             if answered in pending:
                 del pending[answered]
-                yield Step(Kind.WAIT_SEND, message=answered)
+                yield Step(Kind.WAIT_SEND, None, answered)
         outgoing = writes(action, remote[action.stage])
         for message in outgoing:
             way = (message.source, message.target, message.backward)
@@ -136,14 +136,14 @@ def rank_steps(
                 late = line.popleft()
                 if late in pending:
                     del pending[late]
-                    yield Step(Kind.WAIT_SEND, message=late)
+                    yield Step(Kind.WAIT_SEND, None, late)
             line.append(message)
-        yield Step(Kind.COMPUTE, action=action)
+        yield Step(Kind.COMPUTE, action)
         for message in outgoing:
-            yield Step(Kind.SEND, message=message)
+            yield Step(Kind.SEND, None, message)
             pending[message] = None
     for message in pending:
-        yield Step(Kind.WAIT_SEND, message=message)
+        yield Step(Kind.WAIT_SEND, None, message)
 
 
 def _senders(ranks: tuple[int, ...], remote: tuple[tuple[Edge, ...], ...], rank: int) -> set[int]:
@@ -154,10 +154,10 @@ def _senders(ranks: tuple[int, ...], remote: tuple[tuple[Edge, ...], ...], rank:
 
 def _coming(schedule: Schedule, remote: tuple[tuple[Edge, ...], ...], source: int, rank: int) -> Iterator[Message]:
     """Yield the messages from rank ``source`` to ``rank`` in the order in which they are sent."""
+    ranks = schedule.stage_ranks
+    between = tuple(tuple(e for e in row if rank in (ranks[e.source], ranks[e.target])) for row in remote)
     for action in schedule.actions[source]:
-        for message in writes(action, remote[action.stage]):
-            if schedule.stage_ranks[message.target] == rank:
-                yield message
+        yield from writes(action, between[action.stage])
 
 
 def reads(action: Action, edges: Iterable[Edge]) -> list[Message]:
