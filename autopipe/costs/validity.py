@@ -41,6 +41,10 @@ def _faults(profile: Profile) -> Iterator[str]:
     yield from _figure(profile.link_latency_ns, "link_latency_ns")
     if profile.link_bytes_per_s is not None and profile.link_bytes_per_s < 1:
         yield f"link_bytes_per_s is {profile.link_bytes_per_s}, below 1"
+    if profile.conditions is not None:
+        yield from (f"conditions.{fault}" for fault in profile.conditions.faults())
+        if profile.conditions.nodes:
+            yield "conditions.nodes is given, and which rank is on which machine is for a plan to say"
     yield from _values(profile)
     for index, shared in enumerate(profile.shared):
         yield from _layer_numbers(shared.layers, 0, len(layers), f"shared[{index}] ({shared.name}).layers")

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import msgspec
 
+from autopipe.documents.conditions import Conditions
 from autopipe.documents.files import Document, fingerprint
 from autopipe.documents.graph import Graph
 from autopipe.documents.profile import Source
@@ -121,7 +122,8 @@ class Plan(Document, frozen=True, kw_only=True, forbid_unknown_fields=True, tag=
     idle share of it. Entry r * ``data_parallel_size`` + k of ``device_order`` is the device of pipeline rank r's
     replica k; devices are taken in turn where it is (). ``actions`` are the lines, one per rank, of a schedule
     that no name and sizes say, such as a fitted one. ``source`` tells
-    where the layers' times come from. ``explanation`` are sentences on what would change the step.
+    where the layers' times come from. ``conditions`` are the executor's own costs that the step was predicted
+    with (None: none of them). ``explanation`` are sentences on what would change the step.
     """
 
     model: str
@@ -149,6 +151,7 @@ class Plan(Document, frozen=True, kw_only=True, forbid_unknown_fields=True, tag=
     alternatives: tuple[Alternative, ...] = ()
     link_latency_ns: int = 0
     link_bytes_per_s: int | None = None
+    conditions: Conditions | None = None
     graph: Graph | None = None
 
     @property
@@ -195,6 +198,10 @@ class Plan(Document, frozen=True, kw_only=True, forbid_unknown_fields=True, tag=
         for index, edge in enumerate(self.edges):
             if not 0 <= edge.source < edge.target < len(self.stages):
                 yield f"edges[{index}] goes from stage {edge.source} to {edge.target} of {len(self.stages)}"
+        if self.conditions is not None:
+            yield from (f"conditions.{fault}" for fault in self.conditions.faults())
+            if self.conditions.nodes and len(self.conditions.nodes) != self.pipeline_size:
+                yield f"conditions.nodes has {len(self.conditions.nodes)} entries for {self.pipeline_size} ranks"
         places = self.pipeline_size * self.data_parallel_size
         if self.device_order and sorted(self.device_order) != list(range(min(places, len(self.device_order) + 1))):
             yield f"device_order does not hold each of 0 to {places - 1} once"

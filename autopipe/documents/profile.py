@@ -5,6 +5,7 @@ from importlib import import_module
 
 import msgspec
 
+from autopipe.documents.conditions import Conditions
 from autopipe.documents.files import Document, fingerprint
 from autopipe.documents.graph import Graph
 from autopipe.documents.work import LayerWork
@@ -151,7 +152,8 @@ class Profile(Document, frozen=True, kw_only=True, forbid_unknown_fields=True, t
     aligned with it. ``loss`` is the cost of the loss function, part of whichever stage is last.
     ``link_latency_ns`` and ``link_bytes_per_s`` describe the link between neighbouring ranks. ``work`` is what
     the layers ask of a device, from which times can be told for another one. Where several ranks were measured,
-    costs are the first one's, and ``ranks`` and ``links`` say how the others stand beside it.
+    costs are the first one's, ``ranks`` and ``links`` say how the others stand beside it, and ``conditions`` what a
+    message takes of its two ranks' processors (None: not measured).
     """
 
     model: str
@@ -175,6 +177,7 @@ class Profile(Document, frozen=True, kw_only=True, forbid_unknown_fields=True, t
     link_bytes_per_s: int | None = None
     ranks: tuple[ProfiledRank, ...] = ()
     links: tuple[ProfiledLink, ...] = ()
+    conditions: Conditions | None = None
     work: tuple[LayerWork, ...] = ()
     graph_fingerprint: str
     graph: Graph | None = None

@@ -22,6 +22,7 @@ from autopipe.executor.seeds import Seeds, seed_draws
 from autopipe.executor.shares import Reduction, Shares
 from autopipe.executor.tied import Tie, TiedGradients, find_ties
 from autopipe.executor.whereabouts import Whereabouts
+from autopipe.hardware.heap import keep_freed_memory
 from autopipe.schedules.edges import stage_edges
 from autopipe.stages.boundary import routes
 from autopipe.stages.compilation import Compilation
@@ -105,6 +106,8 @@ def build_rank(
     ScheduleError
         If the schedule cannot run.
     """
+    if endpoint.device.type == "cpu":
+        keep_freed_memory()
     ties = find_ties(graph, layout.bounds, layout.stage_ranks)
     originals = _by_original_name(module, graph)
     stand_ins = _stand_ins(ties, originals, endpoint)

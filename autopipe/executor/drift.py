@@ -17,6 +17,7 @@ from autopipe.hardware.cluster import Cluster, Device, Link
 from autopipe.planner import Request
 from autopipe.planner import plan as make_plan
 from autopipe.schedules.planned import planned_schedule
+from autopipe.simulator.conditions import IDEAL
 from autopipe.simulator.events import run
 
 THRESHOLD = 0.15
@@ -98,7 +99,9 @@ def find_drift(plan: Plan, timelines: Sequence[Timeline], *, threshold: float = 
     slowest = [
         max((measured[stage, k] for k in range(replicas)), key=lambda times: sum(times.values())) for stage in stages
     ]
-    now = run(planned_schedule(plan), _as_measured(costs, slowest), planned_edges(plan), with_spans=False).step_ns
+    found = _as_measured(costs, slowest)
+    conditions = plan.conditions or IDEAL
+    now = run(planned_schedule(plan), found, planned_edges(plan), conditions=conditions, with_spans=False).step_ns
     return DriftReport(
         steps=len(timelines),
         ranks=ranks,

@@ -4,11 +4,13 @@ from dataclasses import dataclass
 
 from autopipe.costs.planned import planned_edges, planned_stages
 from autopipe.costs.stages import EdgeCost, StageCost
+from autopipe.documents.conditions import Conditions
 from autopipe.documents.plan import Plan
 from autopipe.errors import InputError
 from autopipe.schedules.action import Schedule, from_lines, peak_in_flight
 from autopipe.schedules.forward_only import forward_only
 from autopipe.schedules.named import make
+from autopipe.simulator.conditions import IDEAL
 from autopipe.simulator.fit import fit
 from autopipe.transport.endpoint import Endpoint
 
@@ -18,8 +20,8 @@ class Layout:
     """Which layers form which stage on which rank, and the schedule that they run.
 
     ``actions``, one line per rank, spell out a schedule that no name says, for ``micro_batches``; for another
-    number one is fitted to ``stage_costs`` and ``edge_costs`` that holds no more in flight. ``recompute`` names
-    the layers that are computed again in the backward. Rank r of replica k is process, or device,
+    number one is fitted to ``stage_costs``, ``edge_costs`` and ``conditions`` that holds no more in flight.
+    ``recompute`` names the layers that are computed again in the backward. Rank r of replica k is process, or device,
     ``device_order[r * replicas + k]``; they are taken in turn where it is ().
     """
 
@@ -32,6 +34,7 @@ class Layout:
     actions: tuple[str, ...] = ()
     stage_costs: tuple[StageCost, ...] = ()
     edge_costs: tuple[EdgeCost, ...] = ()
+    conditions: Conditions = IDEAL
     recompute: tuple[str, ...] = ()
     replicas: int = 1
     device_order: tuple[int, ...] = ()
@@ -49,6 +52,7 @@ class Layout:
             actions=plan.actions,
             stage_costs=planned_stages(plan),
             edge_costs=planned_edges(plan),
+            conditions=plan.conditions or IDEAL,
             replicas=plan.data_parallel_size,
             device_order=plan.device_order,
             recompute=tuple(name for stage in plan.stages for name in stage.recompute),
@@ -98,7 +102,14 @@ class Layout:
                 f"{micro_batches}: pass batches of the planned size, or a plan that has the times of its stages."
             )
         limits = tuple(max(peak_in_flight(row), self.stage_ranks.count(r)) for r, row in enumerate(schedule.actions))
-        return fit(self.stage_costs, self.edge_costs, self.stage_ranks, micro_batches, limits=limits)
+        return fit(
+            self.stage_costs,
+            self.edge_costs,
+            self.stage_ranks,
+            micro_batches,
+            limits=limits,
+            conditions=self.conditions,
+        )
 
 
 def check_size(layout: Layout, running: int) -> None:

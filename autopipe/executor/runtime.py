@@ -256,8 +256,7 @@ class Runtime:
             message = _message(step)
             if step.kind is Kind.POST:
                 self._mail.post(message)
-                return
-            if step.kind is Kind.WAIT_RECEIVE:
+            elif step.kind is Kind.WAIT_RECEIVE:
                 self._mail.await_arrival(message)
             elif step.kind is Kind.SEND:
                 self._mail.send(message)
@@ -440,7 +439,9 @@ class Runtime:
         try:
             if self._passing is not None:
                 self._passing.wait()
+            start = self._record.stamp(Lane.WAIT)
             failed, loss, *dtypes = self._report.finish(report)
+            self._record.add(Lane.WAIT, "end of step", start)
             if failed == 0:
                 return loss.to(self.endpoint.device, _LOSS_DTYPES[int(torch.stack(dtypes).argmax())])
             notes = self.endpoint.gather_notes(msgspec.json.encode(self._failure))

@@ -22,10 +22,18 @@ def try_fitted(best: Candidate, *, asked: bool) -> tuple[Candidate | None, bool]
     if not asked and bound_of_stages(best) >= best.step_ns * (1 - GAIN):
         return None, False
     try:
-        schedule = fit(best.stages, best.edges, problem.stage_ranks, problem.micro_batches, memory_bytes=problem.limits)
+        schedule = fit(
+            best.stages,
+            best.edges,
+            problem.stage_ranks,
+            problem.micro_batches,
+            memory_bytes=problem.limits,
+            conditions=problem.conditions,
+        )
     except InfeasibleError:
         return None, False
-    fitted = with_schedule(best.costed, schedule, run(schedule, best.stages, best.edges, with_spans=False))
+    result = run(schedule, best.stages, best.edges, conditions=problem.conditions, with_spans=False)
+    fitted = with_schedule(best.costed, schedule, result)
     if asked or (fitted.fits and fitted.step_ns < best.step_ns * (1 - GAIN)):
         return fitted, True
     return None, True

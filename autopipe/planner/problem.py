@@ -9,6 +9,7 @@ import numpy as np
 from autopipe.costs.stages import Intervals
 from autopipe.costs.tables import Table
 from autopipe.costs.time import all_reduce_ns
+from autopipe.documents.conditions import Conditions
 from autopipe.hardware.device_grid import DeviceGrid
 from autopipe.planner.kind import Kind
 from autopipe.planner.levels import Levels
@@ -97,6 +98,11 @@ class Problem:
     def intervals(self) -> Intervals:
         """The costs without recompute, unless all layers are to recompute."""
         return self.levels.base
+
+    @property
+    def conditions(self) -> Conditions:
+        """The executor's own costs, as far as they were measured."""
+        return self.intervals.sized.profile.conditions or Conditions()
 
     @property
     def layers(self) -> int:

@@ -47,6 +47,11 @@ class Costed:
             depth=self.kind.depth,
         )
 
+    def simulated(self, micro_batches: int | None = None) -> Run:
+        """Return what its step comes to, for another number of micro-batches if given."""
+        conditions = self.problem.conditions
+        return run(self.schedule(micro_batches), self.stages, self.edges, conditions=conditions, with_spans=False)
+
     def estimate_ns(self) -> int:
         """Return about how long its simulated step is.
 
@@ -56,11 +61,8 @@ class Costed:
         count, ranks = self.problem.micro_batches, self.problem.ranks
         short = WALKED_ROUNDS * ranks + count % ranks
         if count <= short + 2 * ranks:
-            return run(self.schedule(), self.stages, self.edges, with_spans=False).step_ns
-        low, high = (
-            run(self.schedule(walked), self.stages, self.edges, with_spans=False).step_ns
-            for walked in (short, short + ranks)
-        )
+            return self.simulated().step_ns
+        low, high = (self.simulated(walked).step_ns for walked in (short, short + ranks))
         return high + (high - low) * (count - short - ranks) // ranks
 
 
@@ -166,7 +168,7 @@ def recosted(problem: Problem, bounds: tuple[int, ...], recompute: frozenset[int
 
 def simulated(costs: Costed) -> Candidate:
     """Return a costed split with its simulated step."""
-    return Candidate(costed=costs, run=run(costs.schedule(), costs.stages, costs.edges, with_spans=False))
+    return Candidate(costed=costs, run=costs.simulated())
 
 
 def with_schedule(costs: Costed, schedule: Schedule, result: Run) -> Candidate:

@@ -8,6 +8,7 @@ from autopipe.documents.plan import Alternative, Certificate, EdgePlan, Plan, Ra
 from autopipe.documents.timeline import Timeline
 from autopipe.planner.score import Candidate
 from autopipe.schedules.planned import planned_schedule
+from autopipe.simulator.conditions import IDEAL
 from autopipe.simulator.events import simulate
 from autopipe.simulator.metrics import bubble_ratio
 
@@ -59,19 +60,21 @@ def write_plan(
         alternatives=tuple(alternatives),
         link_latency_ns=link.latency_ns or 0,
         link_bytes_per_s=link.bytes_per_s,
+        conditions=profile.conditions,
         graph=profile.graph,
     )
 
 
 def simulate_plan(plan: Plan) -> Timeline:
-    """Return the predicted timeline of ``plan``, from the plan alone.
+    """Return the predicted timeline of ``plan``, from the plan alone, under the conditions that it holds.
 
     Raises
     ------
     DocumentError
         If an edge of the plan leads backward or to a stage that is not there.
     """
-    return simulate(planned_schedule(plan), planned_stages(plan), planned_edges(plan))
+    conditions = plan.conditions or IDEAL
+    return simulate(planned_schedule(plan), planned_stages(plan), planned_edges(plan), conditions=conditions)
 
 
 def _stage_plan(candidate: Candidate, stage: int) -> StagePlan:

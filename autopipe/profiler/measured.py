@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from autopipe.documents.graph import Parameter
 from autopipe.documents.profile import Profile
 from autopipe.errors import InputError, ProfileError
+from autopipe.hardware.heap import keep_freed_memory
 from autopipe.profiler.assemble import (
     Measurements,
     profiled_layers,
@@ -38,6 +39,7 @@ from autopipe.recorder.snapshot import preserved
 from autopipe.stages.loss import LossFunction
 
 AUTO = "auto"
+UPDATE_FACTOR = 4  # parameters, gradients and, of most optimizers, two moments
 # Names what a profile holds: one that was kept by a version that measured less answers no question of today.
 _CONTENTS = "times, memory, work"
 
@@ -163,9 +165,11 @@ def _measure(
 ) -> Profile:
     model, graph = subject.model, subject.recording.graph
     device = device_of(model, subject.example)
+    if device.type == "cpu":
+        keep_freed_memory()
     clock = choose_clock(device)
     load = ForeignLoad()
-    meter = OptimizerMeter(subject.optimizer, device, clock)
+    meter = OptimizerMeter(subject.optimizer, device, clock, touched_bytes=UPDATE_FACTOR * trained_bytes(model))
     chain = Chain(pieces_of(subject.recording.module, graph), loss)
     examples, footprints = _footprints(chain, subject, sizes, notebook, progress)
     able = [index for index in range(len(chain.pieces)) if all(one.recomputed[index] for one in footprints)]
@@ -289,6 +293,11 @@ def _allocate_gradients(model: nn.Module) -> None:
         )
     for parameter in trained:
         parameter.grad = torch.zeros_like(parameter)
+
+
+def trained_bytes(model: nn.Module) -> int:
+    """Return the bytes of all trainable parameters."""
+    return sum(parameter.nbytes for parameter in model.parameters() if parameter.requires_grad)
 
 
 def main_dtype(parameters: Sequence[Parameter]) -> str:

@@ -4,7 +4,6 @@ import ast
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import torch
@@ -14,6 +13,7 @@ from autopipe.errors import InputError
 from autopipe.profiler.timer import Clock
 
 TIMED_STEPS = 5
+LARGEST_SWEEP = 128 * 1024**2
 
 MakeOptimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
 
@@ -54,9 +54,19 @@ def parse_optimizer(text: str) -> MakeOptimizer:
 
 
 class OptimizerMeter:
-    """Measures one optimizer on one device; equal sets of parameters are measured once."""
+    """Measures one optimizer on one device; equal sets of parameters are measured once.
 
-    def __init__(self, text: str, device: torch.device, clock: Clock) -> None:
+    Before each timed step as many bytes are written to as a whole step touches (at most 128 MiB): in training, too,
+    the rest of the model has passed through the caches since these parameters were last updated.
+
+    Parameters
+    ----------
+    touched_bytes : int
+        What an update of the whole model reads and writes.
+    """
+
+    def __init__(self, text: str, device: torch.device, clock: Clock, *, touched_bytes: int = 0) -> None:
+        self._sweep = torch.zeros(min(touched_bytes, LARGEST_SWEEP), dtype=torch.uint8, device=device)
         self._text = text
         self._make = parse_optimizer(text)
         self._device = device
@@ -101,13 +111,14 @@ class OptimizerMeter:
         return stepped(self._make, parameters, self._text)
 
     def _step_ns(self, optimizer: torch.optim.Optimizer) -> int:
-        marks = [self._clock.mark()]
+        marks = []
         for _ in range(TIMED_STEPS):
+            self._sweep.add_(1)
+            begin = self._clock.mark()
             optimizer.step()
-            marks.append(self._clock.mark())
+            marks.append((begin, self._clock.mark()))
         self._clock.finish()
-        durations = [self._clock.between(start, end) for start, end in pairwise(marks)]
-        return round(statistics.median(durations))
+        return round(statistics.median(self._clock.between(begin, end) for begin, end in marks))
 
 
 def stepped(make: MakeOptimizer, parameters: list[nn.Parameter], text: str) -> torch.optim.Optimizer:

@@ -18,6 +18,7 @@ from autopipe.documents.profile import Profile, ProfiledLink, ProfiledRank
 from autopipe.errors import AutopipeError, InputError
 from autopipe.hardware.cluster import Link
 from autopipe.hardware.profiled import measured_cluster
+from autopipe.profiler.exchange import measure_exchange
 from autopipe.profiler.links import measure_link
 
 EVERY_PAIR = 8
@@ -39,7 +40,9 @@ class _Note(msgspec.Struct, frozen=True):
 
 
 def measure_ranks(measure: Callable[[], Profile], device: torch.device) -> Profile:
-    """Return, on every rank, the first rank's profile with the devices of all ranks and the links between them.
+    """Return, on every rank, the first rank's profile with all ranks' devices, the links, and what messages cost.
+
+    All measure at the same time, as they will run: ranks that share a memory or a cache slow each other down.
 
     Parameters
     ----------
@@ -67,11 +70,12 @@ def measure_ranks(measure: Callable[[], Profile], device: torch.device) -> Profi
             raise getattr(errors, kind)(message)
     ranks = described(notes)
     links = measure_links([one.node for one in ranks], device)
+    conditions = measure_exchange() if device.type == "cpu" and len(ranks) > 1 else None
     answer = [profile]
     dist.broadcast_object_list(answer, src=0)
     first = answer[0]
     assert first is not None
-    found = msgspec.structs.replace(first, ranks=ranks, links=links)
+    found = msgspec.structs.replace(first, ranks=ranks, links=links, conditions=conditions)
     near = measured_cluster(found).intra_node
     return msgspec.structs.replace(found, link_latency_ns=near.latency_ns, link_bytes_per_s=near.bytes_per_s)
 

@@ -94,7 +94,7 @@ def shares(path: tuple[Part, ...]) -> dict[Link, int]:
 
 def _counts(span: Span) -> bool:
     """Tell whether a span holds its rank: a simulated transfer does not, and an empty one does not matter."""
-    held = span.lane in (Lane.COMPUTE, Lane.WAIT) or (span.lane is Lane.SEND and span.label.startswith("send "))
+    held = span.lane in (Lane.COMPUTE, Lane.WAIT) or span.label.startswith(("send ", "post ", "take "))
     return held and span.end_ns > span.start_ns
 
 

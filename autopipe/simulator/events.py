@@ -10,6 +10,7 @@ from autopipe.costs.meter import MemoryMeter
 from autopipe.costs.stages import EdgeCost, StageCost
 from autopipe.documents.timeline import Lane, RankTimeline, Span, Timeline
 from autopipe.errors import InputError, ScheduleError
+from autopipe.hardware.cluster import Link
 from autopipe.schedules.action import Op, Schedule
 from autopipe.schedules.check import check
 from autopipe.schedules.comms import Kind, Message, Step, edges_by_stage, rank_steps
@@ -69,7 +70,8 @@ def run(
 
     A rank computes one action at a time, in order. A transfer begins when its send has started, its receive
     is posted and the link between the two ranks has taken the transfer before; it occupies the link for
-    bytes / bandwidth, and arrives after the latency on top. Ranks compute while messages travel. When the
+    bytes / bandwidth, and arrives after the latency on top. Ranks compute while messages travel; what the
+    conditions say that a message takes of its receiver counts where it came while that computed. When the
     last action is over, gradients are summed (tied ones over ranks, all over replicas) and every rank updates its
     parameters.
 
@@ -106,9 +108,21 @@ class _Rank:
     meter: MemoryMeter
     step: Step | None = None
     blocked_since: int = 0
-    sending: Message | None = None
+    held_by: Message | None = None
     busy_ns: int = 0
     spans: list[Span] = field(default_factory=list)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Way:
+    """What a message from one stage to another costs; ``shared`` names what it occupies while its bytes pass."""
+
+    ranks: tuple[int, int]
+    shared: tuple[tuple[str, int, int], ...]
+    transmit_ns: int
+    transfer_ns: int
+    sending_ns: int
+    taking_ns: int
 
 
 class _Simulation:
@@ -123,7 +137,8 @@ class _Simulation:
     ) -> None:
         self._schedule = schedule
         self._conditions = conditions
-        self._blocks = conditions.message_ns > 0 or not conditions.overlap
+        self._blocks = conditions.sending_ns(1) > 0 or not conditions.overlap
+        self._takes = conditions.taking_ns(1) > 0
         self._stages = stages
         self._edges = edges
         self._with_spans = with_spans
@@ -133,9 +148,13 @@ class _Simulation:
             for rank in range(schedule.ranks)
         ]
         self._durations = _durations(schedule, stages, conditions.action_ns)
-        self._links = {(cost.edge.source, cost.edge.target): (cost.link, cost.forward_bytes) for cost in edges}
-        self._links |= {(cost.edge.target, cost.edge.source): (cost.link, cost.backward_bytes) for cost in edges}
-        self._offered: set[Message] = set()
+        self._ways: dict[tuple[int, int], _Way] = {}
+        for cost in edges:
+            there, back = (cost.edge.source, cost.edge.target), (cost.edge.target, cost.edge.source)
+            self._ways[there] = self._way(*there, cost.link, cost.forward_bytes)
+            self._ways[back] = self._way(*back, cost.link, cost.backward_bytes)
+        self._occupied = any(way.transmit_ns for way in self._ways.values())
+        self._offered: dict[Message, int] = {}
         self._free_at: dict[tuple[str, int, int], int] = {}
         self._arrivals: tuple[dict[Message, int], dict[Message, int]] = ({}, {})
         self._waiting: dict[Message, list[int]] = {}
@@ -162,7 +181,8 @@ class _Simulation:
     def _advance(self, number: int, now: int) -> int:
         """Let a rank go on from time ``now`` until it computes or must wait; return when its last action ends."""
         rank = self._ranks[number]
-        if rank.step is not None and self._with_spans and now > rank.blocked_since:
+        waited = now - rank.blocked_since if rank.step is not None else 0
+        if self._with_spans and waited > 0:
             rank.spans.append(Span(lane=Lane.WAIT, label=str(rank.step), start_ns=rank.blocked_since, end_ns=now))
         while (step := rank.step or next(rank.steps, None)) is not None:
             rank.step = None
@@ -174,8 +194,14 @@ class _Simulation:
             elif step.kind is Kind.SEND:
                 if self._send_slowly(number, rank, step, message, now):
                     return 0
+            elif rank.held_by is message:
+                rank.held_by = None
             elif not self._has_passed(message, now, number, sender=step.kind is Kind.WAIT_SEND):
                 rank.step, rank.blocked_since = step, now
+                return 0
+            elif self._takes and step.kind is Kind.WAIT_RECEIVE:
+                taking = self._ways[message.source, message.target].taking_ns
+                self._hold(number, rank, step, message, now, max(0, taking - waited))
                 return 0
             rank.meter.observe(step)
         return 0
@@ -200,30 +226,35 @@ class _Simulation:
         return now + duration
 
     def _send_slowly(self, number: int, rank: _Rank, step: Step, message: Message, now: int) -> bool:
-        """Hold the sender while a message is started, or without overlap until it is on its way; tell if it is held."""
-        if rank.sending is message:
-            rank.sending = None
-            if self._conditions.overlap:
-                self._offer(message, now)
+        """Hold the sender while a message is handed over, or without overlap until it is on its way; tell if so."""
+        if rank.held_by is message:
+            rank.held_by = None
             return False
-        link, size = self._links[message.source, message.target]
-        held = self._conditions.message_ns
-        if not self._conditions.overlap:
+        way = self._ways[message.source, message.target]
+        held = way.sending_ns
+        if self._conditions.overlap:
+            self._offer(message, now + self._conditions.message_ns)
+        else:
             self._offer(message, now)
-            held += link.transmit_ns(size)
-        rank.sending, rank.step, rank.blocked_since = message, step, now + held
-        if self._with_spans and held:
-            rank.spans.append(Span(lane=Lane.SEND, label=f"send {message}", start_ns=now, end_ns=now + held))
-        heapq.heappush(self._events, (now + held, number))
+            held += way.transmit_ns
+        self._hold(number, rank, step, message, now, held)
         return True
+
+    def _hold(self, number: int, rank: _Rank, step: Step, message: Message, now: int, held: int) -> None:
+        """Keep a rank at a message for as long as that takes of its own time."""
+        rank.held_by, rank.step, rank.blocked_since = message, step, now + held
+        if self._with_spans and held:
+            lane, word = (Lane.SEND, "send") if step.kind is Kind.SEND else (Lane.RECEIVE, "take")
+            rank.spans.append(Span(lane=lane, label=f"{word} {message}", start_ns=now, end_ns=now + held))
+        heapq.heappush(self._events, (now + held, number))
 
     def _offer(self, message: Message, now: int) -> None:
         """One side has come to the message; the transfer begins when the other has too."""
-        if message not in self._offered:
-            self._offered.add(message)
+        before = self._offered.pop(message, None)
+        if before is None:
+            self._offered[message] = now
         else:
-            self._offered.remove(message)
-            self._transfer(message, now)
+            self._transfer(message, max(before, now))
 
     def _has_passed(self, message: Message, now: int, number: int, *, sender: bool) -> bool:
         """Tell whether the message has left or arrived; if not, let the rank go on when it has."""
@@ -239,22 +270,31 @@ class _Simulation:
         return True
 
     def _transfer(self, message: Message, now: int) -> None:
-        link, size = self._links[message.source, message.target]
-        ranks = self._schedule.stage_ranks
-        pair = ranks[message.source], ranks[message.target]
+        way = self._ways[message.source, message.target]
         begin = now
-        shared = self._shared(*pair)
-        for way in shared:
-            begin = max(begin, self._free_at.get(way, 0))
-        for way in shared:
-            self._free_at[way] = begin + link.transmit_ns(size)
-        arrival = begin + link.transfer_ns(size)
+        if self._occupied:
+            begin = max(now, *(self._free_at.get(part, 0) for part in way.shared))
+            for part in way.shared:
+                self._free_at[part] = begin + way.transmit_ns
+        arrival = begin + way.transfer_ns
         self._arrivals[0][message] = self._arrivals[1][message] = arrival
         for number in self._waiting.pop(message, ()):
             heapq.heappush(self._events, (arrival, number))
         if self._with_spans and arrival > begin:
-            for lane, owner in ((Lane.SEND, pair[0]), (Lane.RECEIVE, pair[1])):
+            for lane, owner in zip((Lane.SEND, Lane.RECEIVE), way.ranks, strict=True):
                 self._ranks[owner].spans.append(Span(lane=lane, label=str(message), start_ns=begin, end_ns=arrival))
+
+    def _way(self, source: int, target: int, link: Link, size: int) -> "_Way":
+        """Return what a message of ``size`` bytes from stage ``source`` to ``target`` costs."""
+        ranks = self._schedule.stage_ranks[source], self._schedule.stage_ranks[target]
+        return _Way(
+            ranks=ranks,
+            shared=self._shared(*ranks),
+            transmit_ns=link.transmit_ns(size),
+            transfer_ns=link.transfer_ns(size),
+            sending_ns=self._conditions.sending_ns(size),
+            taking_ns=self._conditions.taking_ns(size),
+        )
 
     def _shared(self, source: int, target: int) -> tuple[tuple[str, int, int], ...]:
         """Return what a transfer between two ranks occupies: their link, and between machines what these share."""

@@ -11,6 +11,7 @@ from autopipe.errors import InfeasibleError, InputError
 from autopipe.schedules.action import Op, Schedule, peak_in_flight
 from autopipe.schedules.fitted import StageTimes, fitted
 from autopipe.schedules.named import NAMES, V_SHAPED, VIRTUAL, make
+from autopipe.simulator.conditions import IDEAL, Conditions
 from autopipe.simulator.events import run
 
 SAMPLES = 4
@@ -27,6 +28,7 @@ def fit(
     *,
     limits: Sequence[int] | None = None,
     memory_bytes: Sequence[int | None] | None = None,
+    conditions: Conditions = IDEAL,
 ) -> Schedule:
     """Return the schedule with the shortest simulated step among those that keep within limits and memory.
 
@@ -45,6 +47,8 @@ def fit(
         By rank: the most stage-micro-batches held at once.
     memory_bytes : sequence of int or None, optional
         By rank: the most bytes held at once, None where nothing is known.
+    conditions : Conditions
+        Those that candidates are simulated under.
 
     Raises
     ------
@@ -62,8 +66,8 @@ def fit(
     fitting = tuple(min(limit, _fitting(stages, stage_ranks, rank, memory[rank])) for rank, limit in enumerate(held))
     templates = [s for s in _templates(tuple(stage_ranks), micro_batches, splits=splits) if _keeps(s, held)]
     searched = list(_fitted(stages, edges, stage_ranks, micro_batches, fitting, splits=splits))
-    named = _timed(templates, stages, edges, memory)
-    timed = named + _timed(searched, stages, edges, memory)
+    named = _timed(templates, stages, edges, memory, conditions)
+    timed = named + _timed(searched, stages, edges, memory, conditions)
     if not timed:
         raise InfeasibleError(
             f"no schedule of {len(stages)} stages holds at most {held} stage-micro-batches in {memory} bytes: one for "
@@ -79,7 +83,7 @@ def fit(
 
     def preference(rival: Schedule) -> tuple[int, int]:
         held = sum(peak_in_flight(row) for row in rival.actions)
-        return sum(_step(rival, costs, edges) for costs in (stages, *noisy)), held
+        return sum(_step(rival, costs, edges, conditions) for costs in (stages, *noisy)), held
 
     return min(rivals, key=preference)
 
@@ -160,11 +164,12 @@ def _timed(
     stages: Sequence[StageCost],
     edges: Sequence[EdgeCost],
     memory: Sequence[int | None],
+    conditions: Conditions,
 ) -> list[tuple[int, Schedule]]:
     """Return the step of every candidate that fits in memory."""
     found = []
     for candidate in candidates:
-        result = run(candidate, stages, edges, with_spans=False)
+        result = run(candidate, stages, edges, conditions=conditions, with_spans=False)
         if all(limit is None or peak <= limit for peak, limit in zip(result.peak_bytes, memory, strict=True)):
             found.append((result.makespan_ns, candidate))
     return found
@@ -178,8 +183,8 @@ def _is_split(schedule: Schedule) -> bool:
     return any(action.op is Op.INPUT_GRAD for action in schedule.actions[0])
 
 
-def _step(schedule: Schedule, stages: Sequence[StageCost], edges: Sequence[EdgeCost]) -> int:
-    return run(schedule, stages, edges, with_spans=False).makespan_ns
+def _step(schedule: Schedule, stages: Sequence[StageCost], edges: Sequence[EdgeCost], conditions: Conditions) -> int:
+    return run(schedule, stages, edges, conditions=conditions, with_spans=False).makespan_ns
 
 
 def _perturbed(cost: StageCost, chance: random.Random) -> StageCost:

@@ -9,6 +9,7 @@ from autopipe.errors import InputError
 from autopipe.hardware.cluster import Link
 from autopipe.schedules.action import Schedule
 from autopipe.schedules.comms import chain
+from autopipe.simulator.conditions import IDEAL, Conditions
 from autopipe.simulator.events import run
 from autopipe.simulator.metrics import bubble_ratio, utilisation
 
@@ -28,7 +29,13 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     peak_in_flight: tuple[int, ...]
 
 
-def quick(schedule: Schedule, times_ms: Sequence[tuple[float, float, float]], *, hop_ms: float = 0.0) -> Answer:
+def quick(
+    schedule: Schedule,
+    times_ms: Sequence[tuple[float, float, float]],
+    *,
+    hop_ms: float = 0.0,
+    conditions: Conditions = IDEAL,
+) -> Answer:
     """Return what ``schedule`` comes to, without optimizer and memory.
 
     Parameters
@@ -37,6 +44,8 @@ def quick(schedule: Schedule, times_ms: Sequence[tuple[float, float, float]], *,
         In milliseconds, for every stage or once for all; a full backward takes I + W.
     hop_ms : float
         The time of every message between two ranks, in milliseconds.
+    conditions : Conditions
+        The executor's own costs; by default there are none.
 
     Raises
     ------
@@ -65,7 +74,8 @@ def quick(schedule: Schedule, times_ms: Sequence[tuple[float, float, float]], *,
             )
         )
     link = Link(latency_ns=round(hop_ms * MILLISECOND))
-    result = run(schedule, costs, [EdgeCost(edge=edge, link=link) for edge in chain(schedule.stages)], with_spans=False)
+    edges = [EdgeCost(edge=edge, link=link) for edge in chain(schedule.stages)]
+    result = run(schedule, costs, edges, conditions=conditions, with_spans=False)
     return Answer(
         schedule=schedule.name,
         stages=schedule.stages,

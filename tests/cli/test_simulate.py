@@ -64,6 +64,23 @@ def test_a_question_without_a_plan_is_answered(capsys: pytest.CaptureFixture[str
     assert answer["step_ms"] == pytest.approx(24 * (18.522 + 18.086 + 9.337) / answer["utilisation"])
 
 
+def test_the_executors_own_costs_may_be_given(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["simulate", "--schedule", "1f1b", "--stages", "2", "--micro-batches", "1", "--times", "1,2,3", "--json"]
+    assert run([*words, "--action", "0.5", "--message", "0.25"]) == 0
+    assert json.loads(capsys.readouterr().out)["step_ms"] == 12 + 4 * 0.5 + 2 * 0.25
+    assert run([*words, "--action", "-1"]) == 1
+    assert "--action -1.0 is no time" in capsys.readouterr().err
+
+
+def test_a_plan_is_simulated_under_the_conditions_that_are_given(plan: str, tmp_path: Path) -> None:
+    steps = []
+    for name, options in (("own", []), ("slow", ["--action", "1"])):
+        output = tmp_path / f"{name}.json"
+        assert run(["simulate", plan, "-o", str(output), "--quiet", *options]) == 0
+        steps.append(load(output, Timeline).step_ns)
+    assert steps[1] > steps[0]
+
+
 def test_stages_may_have_times_of_their_own(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["simulate", "--schedule", "gpipe", "--stages", "2", "--micro-batches", "1", "--json"]
     assert run([*words, "--times", "1,2,3", "--times", "10,20,30"]) == 0

@@ -24,6 +24,7 @@ def wide_pipe(schedule: str):
 
 
 def test_compute_wait_and_transfer_of_every_rank_add_up_to_the_step():
+    """Megatron#691: a trace whose parts leave much of the step out is of no use."""
     pipe, x = wide_pipe("1f1b")
     missing = []
     for step in range(6):
@@ -31,11 +32,10 @@ def test_compute_wait_and_transfer_of_every_rank_add_up_to_the_step():
         timeline = pipe.timeline()
         if step:
             for rank in timeline.ranks:
-                lanes = (Lane.COMPUTE, Lane.WAIT, Lane.SEND)
+                lanes = (Lane.COMPUTE, Lane.WAIT, Lane.SEND, Lane.RECEIVE)
                 spent = sum(span.end_ns - span.start_ns for span in rank.spans if span.lane in lanes)
-                after = timeline.step_ns - max(span.end_ns for span in rank.spans)
-                before = min(span.start_ns for span in rank.spans)
-                missing.append(1 - (spent + before + after) / timeline.step_ns)
+                before = min(span.start_ns for span in rank.spans)  # no other rank has begun, or it is told to
+                missing.append(1 - (spent + before) / timeline.step_ns)
     pipe.close()
     # A rank that the system stops between two stamps is at no action: the least disturbed step counts.
     assert all(share >= 0 for share in missing)

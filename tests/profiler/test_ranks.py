@@ -73,6 +73,9 @@ def test_a_slow_rank_a_small_one_and_all_links_are_in_every_ranks_profile(proces
     pairs = {(link.source, link.target) for link in profile.links}
     assert pairs == {(low, high) for high in range(4) for low in range(high)}
     assert all(link.bytes_per_s > 0 for link in profile.links)
+    assert profile.conditions is not None
+    assert profile.conditions.sending_ns(2**20) > 0
+    assert profile.conditions.faults() == ()
     cluster = measured_cluster(profile)
     assert [device.speed for device in cluster.devices] == speeds
     assert cluster.link(0, 1).bytes_per_s == profile.link_bytes_per_s

@@ -24,6 +24,31 @@ def test_every_action_and_every_message_costs_its_rank():
     assert makespan(Conditions(message_ns=9)) == 600 + 2 * 9
 
 
+def test_bytes_that_are_handed_over_keep_the_sender_and_not_the_message():
+    # The sender of 50 bytes at 1 GB/s is kept 50 ns, while they travel: with links as fast, nothing is longer.
+    busy = Conditions(message_bytes_per_s=10**9)
+    assert makespan(busy, bytes_per_s=10**9) == makespan(Conditions(), bytes_per_s=10**9)
+    # The first rank computes three forwards in a row: each but the last is kept up by the message before it.
+    many = {"micro_batches": 4}
+    assert makespan(busy, **many) > makespan(Conditions(), **many)
+
+
+def test_a_message_costs_its_receiver_what_it_would_have_computed_meanwhile():
+    taking = Conditions(arrival_ns=30)
+    # Of one micro-batch every message is waited for, and a rank that waits has time to take it.
+    assert makespan(taking, latency_ns=30) == makespan(Conditions(), latency_ns=30)
+    # Of four, some come while their reader computes.
+    assert makespan(taking, micro_batches=4, latency_ns=30) > makespan(Conditions(), micro_batches=4, latency_ns=30)
+    assert taking.taking_ns(10**6) == 30
+    assert Conditions(arrival_ns=30, arrival_bytes_per_s=10**9).taking_ns(50) == 80
+
+
+def test_impossible_conditions_are_named():
+    assert Conditions().faults() == ()
+    found = Conditions(action_ns=-1, arrival_bytes_per_s=0).faults()
+    assert found == ("action_ns is -1, below 0", "arrival_bytes_per_s is 0, below 1")
+
+
 def test_without_overlap_a_sender_waits_until_its_message_is_on_its_way():
     slow = {"bytes_per_s": 10**9}
     many = {"micro_batches": 4, **slow}

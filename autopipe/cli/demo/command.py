@@ -12,7 +12,7 @@ from autopipe.cli.local_ranks import run_ranks
 from autopipe.cli.screen import Screen
 from autopipe.documents.files import load, save
 from autopipe.documents.plan import Plan
-from autopipe.documents.profile import Profile, ProfiledLink
+from autopipe.documents.profile import Profile
 from autopipe.documents.timeline import Timeline
 from autopipe.errors import StepError
 from autopipe.units import format_share, format_time
@@ -58,8 +58,7 @@ def _plan(folder: Path, screen: Screen) -> Plan:
     from autopipe.reporting.timeline_text import timeline_text
 
     screen.show(f"1. Profile: a byte-level GPT, {', '.join(map(str, MICRO_BATCHES))} samples a micro-batch\n")
-    profile = _with_link(_profile(screen), screen)
-    save(profile, folder / "profile.json")
+    profile = _profile(folder, screen)
     screen.show(profile_report(profile))
     link, rate = format_time(profile.link_latency_ns), (profile.link_bytes_per_s or 0) / 1e9
     screen.show(f"\nLink between two processes: {link} and {rate:.2f} GB/s")
@@ -73,41 +72,19 @@ def _plan(folder: Path, screen: Screen) -> Plan:
     return plan
 
 
-def _profile(screen: Screen) -> Profile:
-    import torch
+def _profile(folder: Path, screen: Screen) -> Profile:
+    """Have both ranks measure at the same time, one thread each, and return what the first wrote."""
+    from autopipe.cli.demo.measure import PROFILE, Doing, Task
 
-    from autopipe.api import profile
-    from autopipe.cli.demo.model import CONTEXT, build, next_byte_loss
-    from autopipe.cli.demo.text import draw_batch, read_text
-
-    # A rank of the demo has one thread, so one thread is what is measured.
-    torch.set_num_threads(1)
-    example = draw_batch(read_text(), step=0, batch=max(MICRO_BATCHES), time=CONTEXT)
+    task = Task(folder=str(folder.resolve()), micro_batches=MICRO_BATCHES, budget_s=PROFILE_BUDGET_S)
     with screen.progress("profile") as progress:
-        return profile(
-            build(),
-            (example.inputs,),
-            target=example.target,
-            loss_fn=next_byte_loss,
-            micro_batches=MICRO_BATCHES,
-            budget_s=PROFILE_BUDGET_S,
-            progress=progress,
-        )
 
+        def heard(line: str) -> None:
+            report = msgspec.json.decode(line, type=Doing)
+            progress(report.doing, report.share)
 
-def _with_link(profile: Profile, screen: Screen) -> Profile:
-    """Return ``profile`` with the link between two processes of this machine, as they measure it."""
-    found: list[ProfiledLink] = []
-    with screen.progress("link") as progress:
-        progress("measuring the link between two processes", 0.0)
-        run_ranks(
-            "autopipe.cli.demo.link",
-            "measure",
-            ranks=RANKS,
-            heard=lambda line: found.append(msgspec.json.decode(line, type=ProfiledLink)),
-        )
-    (link,) = found
-    return msgspec.structs.replace(profile, link_latency_ns=link.latency_ns, link_bytes_per_s=link.bytes_per_s)
+        run_ranks("autopipe.cli.demo.measure", msgspec.json.encode(task).decode(), ranks=RANKS, heard=heard)
+    return load(folder / PROFILE, Profile)
 
 
 def _train(folder: Path, steps: int, screen: Screen) -> tuple[float, ...]:
