@@ -1,6 +1,7 @@
 """Documents are read from and written to strict, versioned JSON files."""
 
 import hashlib
+import json
 import os
 import tempfile
 from collections.abc import Iterator
@@ -47,8 +48,10 @@ def decode(text: bytes | str, kind: type[DocumentType], *, origin: str = "docume
     except RecursionError:
         raise DocumentError(f"{origin}: nested too deeply to be an {name} document. Write it anew.") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        where = _no_number(text)
+        reason = error if where is None else f"JSON has no number for {where}"
         raise DocumentError(
-            f"{origin} is not a valid {name} document: {error}. Write it anew with the command that makes it."
+            f"{origin} is not a valid {name} document: {reason}. Write it anew with the command that makes it."
         ) from None
     if document.version != 1:
         raise DocumentError(
@@ -59,6 +62,28 @@ def decode(text: bytes | str, kind: type[DocumentType], *, origin: str = "docume
     if fault is not None:
         raise DocumentError(f"{origin} does not hold together as an {name} document: {fault}. Write it anew.")
     return document
+
+
+def _no_number(text: bytes | str) -> str | None:
+    """Return the first NaN or Infinity of a text that is JSON but for these, with its path; None if it has none."""
+
+    class Constant(str):
+        """The name of what is no number."""
+
+    def walk(value: object, path: str) -> Iterator[str]:
+        if isinstance(value, Constant):
+            yield f"{value} - at `{path}`"
+        elif isinstance(value, dict):
+            for key, inner in value.items():
+                yield from walk(inner, f"{path}.{key}")
+        elif isinstance(value, list):
+            for index, inner in enumerate(value):
+                yield from walk(inner, f"{path}[{index}]")
+
+    try:
+        return next(walk(json.loads(text, parse_constant=Constant), "$"), None)
+    except (ValueError, RecursionError):
+        return None
 
 
 def load(path: str | Path, kind: type[DocumentType]) -> DocumentType:

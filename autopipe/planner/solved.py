@@ -48,7 +48,7 @@ def solve_problem(problem: Problem, deadline: float, engine: str, *, best_ns: in
     also = tuple(split.bounds for split in (known.best, known.fastest) if keeps(problem, split.bounds))
     incumbents = [_stand_in(problem, known, arcs_at(problem, bounds)) for bounds in also]
     if problem.coupled and not also:
-        incumbents += _by_shares(problem, known)
+        incumbents += by_shares(problem, known)
     incumbent = min(incumbents, key=lambda one: one.objective_ns, default=None)
     found = _by_engine(problem, known, incumbent, deadline, engine, best_ns)
     if found is None and incumbent is None:
@@ -64,7 +64,7 @@ def solve_problem(problem: Problem, deadline: float, engine: str, *, best_ns: in
     return Solved(solution=found, engine=found.engine, also=also)
 
 
-def _by_shares(problem: Problem, known: Frontier) -> list[Solution]:
+def by_shares(problem: Problem, known: Frontier) -> list[Solution]:
     """Return a split that fits with an equal share of its rank's memory for each stage, if there is one."""
     shared = with_shares(problem)
     found = frontier(shared)

@@ -17,7 +17,7 @@ from autopipe.planner.moves import fits, is_legal
 from autopipe.planner.problem import Problem
 from autopipe.planner.request import Request, most_stages
 from autopipe.planner.score import Candidate, costed, recosted
-from autopipe.planner.solved import keeps
+from autopipe.planner.solved import by_shares, keeps
 from autopipe.units import GIB, format_share, format_time
 
 MOST_ENTRIES = 300_000
@@ -76,7 +76,7 @@ def _one_more_device(space: Space, best: Candidate) -> str:
         and (step := _step(space, best, cluster=cluster, ranks=ranks, replicas=count // ranks)) is not None
     ]
     if not found:
-        return f"One more device: no pipeline under this schedule uses {count}, or none fits."
+        return f"One more device: no pipeline under this schedule uses {count}, or nothing that fits was found."
     step, ranks = min(found)
     layout = f"{ranks} rank{'s' if ranks > 1 else ''}"
     if ranks < count:
@@ -119,8 +119,13 @@ def _step(
     splits = {known.best.bounds, known.fastest.bounds}
     if ranks is None and _allows(other, best.bounds):
         splits.add(best.bounds)
-    steps = [costed(other, bounds, kind=_kind(best)).estimate_ns() for bounds in sorted(splits) if keeps(other, bounds)]
-    return min(steps, default=None)
+    found = [costed(other, bounds, kind=_kind(best)) for bounds in sorted(splits) if keeps(other, bounds)]
+    if other.coupled:
+        found += [costed(other, one.bounds, levels=one.levels, kind=_kind(best)) for one in by_shares(other, known)]
+        if ranks is None and request.recompute == space.request.recompute:
+            own = recosted(other, best.bounds, best.costed.recompute, _kind(best))
+            found += [own] if fits(own) else []
+    return min((one.estimate_ns() for one in found), default=None)
 
 
 def _kind(best: Candidate) -> Kind:
@@ -144,7 +149,7 @@ def _with_faster_links(cluster: Cluster) -> Cluster:
 
 def _sentence(what: str, step_ns: int | None, now_ns: int, *, each: str = "") -> str:
     if step_ns is None:
-        return f"{what}: nothing fits."
+        return f"{what}: nothing that fits was found."
     change = step_ns / now_ns - 1
     if abs(change) < LEAST_CHANGE:
         return f"{what}: no change."
@@ -156,18 +161,20 @@ def _boundaries(best: Candidate) -> Iterator[str]:
     """Yield, for each boundary, what the best other place for it costs, the others as they are."""
     costs, problem = best.costed, best.problem
     layers = problem.intervals.sized.profile.layers
+    fixed = []
     for cut in range(1, problem.stages):
-        where = f"Boundary {cut} before {layers[costs.bounds[cut]].name}"
         found = min(_elsewhere(best, cut), default=None)
         if found is None:
-            yield f"{where}: no other place is legal and fits."
+            fixed.append(str(cut))
             continue
         step, place = found
         change = format_share(abs(step / best.step_ns - 1))
         yield (
-            f"{where}: before {layers[place].name} instead the step takes {format_time(step)} "
-            f"({'+' if step >= best.step_ns else '-'}{change})."
+            f"Boundary {cut} before {layers[costs.bounds[cut]].name}: before {layers[place].name} instead the step "
+            f"takes {format_time(step)} ({'+' if step >= best.step_ns else '-'}{change})."
         )
+    if fixed:
+        yield f"Boundar{'ies' if len(fixed) > 1 else 'y'} {', '.join(fixed)}: no other place is legal and fits."
 
 
 def _elsewhere(best: Candidate, cut: int) -> Iterator[tuple[int, int]]:

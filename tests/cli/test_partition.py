@@ -1,15 +1,20 @@
 """``autopipe partition``: from a profile or a model to a plan, without torch where a file is given."""
 
+import json
+import math
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from autopipe.cli.entry import run
-from autopipe.documents.files import decode, load, save
+from autopipe.documents.files import decode, encode, load, save
 from autopipe.documents.plan import Plan
+from tests.profiles import chain_profile
 from tests.reporting import samples
 
 WITHOUT_TORCH = """
@@ -82,6 +87,50 @@ def test_a_file_that_is_no_profile_is_refused_by_its_path(tmp_path: Path, capsys
     path.write_text('{"format": "autopipe.plan"}')
     assert run(["partition", str(path), "--gpus", "2", "--batch", "8"]) == 1
     assert "broken.json is not a valid autopipe.profile document" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "path"),
+    [
+        ("forward_ns", -5, "layers[1] (layer1).costs[0].forward_ns"),
+        ("forward_ns", math.nan, "$.layers[1].costs[0].forward_ns"),
+        ("saved_bytes", math.inf, "$.layers[1].costs[0].saved_bytes"),
+        ("forward_ns", None, "$.layers[1].costs[0].forward_ns"),
+        ("forward_ns", 10**30, "layers[1] (layer1).costs[0].forward_ns"),
+    ],
+)
+def test_a_faulty_figure_is_refused_by_its_path(
+    field: str, value: float | None, path: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    document = json.loads(encode(chain_profile([10, 20, 30])))
+    document["layers"][1]["costs"][0][field] = value
+    refused(document, path, tmp_path, capsys)
+
+
+@pytest.mark.parametrize(
+    ("change", "path"),
+    [
+        (lambda document: document["layers"][1]["costs"][0].pop("forward_ns"), "$.layers[1].costs[0]"),
+        (lambda document: document["values"][1].update(producer=2, consumers=[0]), "values[1] (v1).consumers"),
+        (lambda document: document["layers"][1].update(name="layer0"), "layers[1] (layer0).name"),
+        (lambda document: document.update(layers=[]), "layers is empty"),
+    ],
+)
+def test_a_profile_that_is_none_is_refused_by_its_path(
+    change: Callable[[Any], Any], path: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    document = json.loads(encode(chain_profile([10, 20, 30])))
+    change(document)
+    refused(document, path, tmp_path, capsys)
+
+
+def refused(document: Any, path: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Planning ends with exit code 1 and one sentence that names the path of the fault."""
+    (folder / "faulty.json").write_text(json.dumps(document))
+    assert run(["partition", str(folder / "faulty.json"), "--gpus", "2", "--batch", "8"]) == 1
+    said = capsys.readouterr().err
+    assert path in said
+    assert "Traceback" not in said
 
 
 def test_a_model_is_profiled_first(capsys: pytest.CaptureFixture[str]) -> None:

@@ -69,3 +69,19 @@ def test_every_change_is_spoken_of():
     said = " ".join(found.explanation)
     for words in ("One GiB more", "One more device", "Twice the micro-batches", "Links of twice", "Recompute of all"):
         assert words in said
+
+
+def test_boundaries_between_single_layers_are_named_together():
+    found = plan(chain_profile([10] * 4), Cluster.uniform(4), batch_size=8, schedule="1f1b")
+    assert "Boundaries 1, 2, 3: no other place is legal and fits." in found.explanation
+
+
+def test_where_stages_share_memory_a_split_that_fits_is_found_for_each_change():
+    able = cost(100, saved_bytes=1000, recompute_ns=30, saved_recompute_bytes=1)
+    found_profile = profile([layer(f"l{i}", [able], parameter_bytes=500) for i in range(8)], crossing_bytes=1)
+    cluster = Cluster.uniform(2, memory_bytes=14_000)
+    asked = Request(batch_size=16, replicas=1, schedule="interleaved", virtual=4)
+    found = make_plan(found_profile, cluster, asked)
+    assert any(stage.recompute for stage in found.stages)
+    doubled = next(one for one in found.explanation if one.startswith("Twice the micro-batches"))
+    assert "nothing" not in doubled

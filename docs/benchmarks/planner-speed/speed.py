@@ -9,8 +9,10 @@ import random
 import statistics
 import time
 
+import msgspec
+
 from autopipe.costs.size import at_size
-from autopipe.documents.profile import Cost, Profile, ProfiledLayer, ProfiledValue, Source
+from autopipe.documents.profile import Cost, Profile, ProfiledLayer, ProfiledValue, SharedParameter, Source
 from autopipe.errors import InfeasibleError
 from autopipe.hardware.cluster import Cluster, Link
 from autopipe.hardware.device_grid import DeviceGrid
@@ -20,7 +22,10 @@ from autopipe.planner.ilp import solve
 from autopipe.planner.kind import Kind
 from autopipe.planner.levels import fixed_level
 from autopipe.planner.problem import Problem, make_problem, objective_ns
+from autopipe.planner.score import score
 from autopipe.planner.shortage import shortage
+from autopipe.planner.solved import solve_problem
+from autopipe.planner.wishes import Wishes
 
 MIB, GIB = 1024**2, 1024**3
 LINK = Link(latency_ns=10_000, bytes_per_s=25 * 10**9)
@@ -151,6 +156,37 @@ def without_reduction(layers: int, stages: int, batch: int, limit_s: float) -> N
         print(f"| {layers} | {stages} | {name} | {len(left.arcs)} | {taken:.3f} | {status} |", flush=True)
 
 
+def alone(layers: int) -> None:
+    """Time instances whose side conditions the dynamic programme does not know, so that its split cannot be taken."""
+    profile = gpt_like(layers, 0)
+    cluster = Cluster.uniform(4, intra_node=LINK)
+    kind = Kind(schedule="interleaved", virtual=2)
+    block = tuple(range(layers // 2 - 4, layers // 2 + 4))
+    shared = (SharedParameter(name="embedding", layers=(0, 7 * layers // 10), bytes=800 * MIB),)
+    tied = msgspec.structs.replace(profile, shared=shared)
+    freely = make_problem(fixed_level(at_size(profile, 1)), DeviceGrid.of(cluster, 4), kind=kind, micro_batches=16)
+    known = frontier(freely)
+    assert known is not None
+    full = score(freely, known.best.bounds)
+    limit = sorted(full.run.peak_bytes)[-1] - GIB
+    cases = (
+        ("a tied pair on one rank", tied, cluster, Wishes(together=((0, 7 * layers // 10),))),
+        ("a block kept together", profile, cluster, Wishes(together=(block,))),
+        ("virtual stages share memory", profile, Cluster.uniform(4, memory_bytes=limit, intra_node=LINK), Wishes()),
+    )
+    for name, one, devices, wishes in cases:
+        problem = make_problem(
+            fixed_level(at_size(one, 1)), DeviceGrid.of(devices, 4), kind=kind, micro_batches=16, wishes=wishes
+        )
+        start = time.process_time()
+        found = solve_problem(problem, time.monotonic() + 60, "highs")
+        taken = time.process_time() - start
+        assert found is not None
+        by = "the programme alone" if not found.also else "also by the dynamic programme"
+        solution = found.solution
+        print(f"| {layers} | {name} | {by} | {solution.status} | {solution.gap:.1e} | {taken:.3f} |", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=5)
@@ -173,6 +209,10 @@ def main() -> None:
     print("\n| layers | stages | intervals | how many | engine CPU s | status |")
     print("|---|---|---|---|---|---|")
     without_reduction(98, 8, 64, options.limit)
+    print("\n| layers | side condition | found by | status | solver gap | CPU s |")
+    print("|---|---|---|---|---|---|")
+    for layers in (26, 50):
+        alone(layers)
     print(f"\nload average after: {os.getloadavg()[0]:.2f}")
 
 
