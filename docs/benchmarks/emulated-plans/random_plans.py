@@ -90,7 +90,7 @@ def main() -> None:
     parser.add_argument("--model", choices=SUBJECTS, default="unet")
     parser.add_argument("--plans", type=int, default=50, help="how many random ones")
     parser.add_argument("--share-ms", type=float, default=30, help="of a rank's share of one sample's work")
-    add_options(parser)
+    add_options(parser, times=1)
     options = parser.parse_args()
     budget_s = 20.0
     if options.quick:

@@ -85,7 +85,7 @@ def agreed(value: Any) -> Any:
 
 
 def contest(systems: Mapping[str, System], options: argparse.Namespace) -> tuple[dict[str, float], list[Row]]:
-    """Return one step's seconds of every system, and rounds of the best five and `OURS`."""
+    """Return the seconds of every system's best step, and rounds of the best five and `OURS`."""
     once = {}
     for name, system in systems.items():
         with system() as step:
@@ -133,9 +133,9 @@ def report(once: Mapping[str, float], rows: Sequence[Row], predicted_ns: Mapping
     return medians[OURS] / medians[best]
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
+def add_options(parser: argparse.ArgumentParser, *, times: int) -> None:
     """Let the number of rounds and their time be chosen."""
     parser.add_argument("--rounds", type=int, default=9, help="quiet ones, of the best five plans and ours")
-    parser.add_argument("--times", type=int, default=1, help="how often every plan is timed before; the best counts")
+    parser.add_argument("--times", type=int, default=times, help="how often every plan is timed first")
     parser.add_argument("--limit-s", type=float, default=120, help="of the rounds, quiet or not")
     parser.add_argument("--quick", action="store_true", help="see that it runs: few plans, few rounds")

@@ -83,7 +83,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", choices=SUBJECTS, default="gpt")
     parser.add_argument("--budget-s", type=float, default=20, help="of the profile")
-    add_options(parser)
+    add_options(parser, times=3)
     options = parser.parse_args()
     if options.quick:
         options.rounds, options.limit_s, options.budget_s = 2, 20, 1.0
