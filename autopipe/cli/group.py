@@ -29,6 +29,7 @@ SECTIONS = {
     "Run it": (
         ("verify", Entry("autopipe.cli.verify", "Compare a pipeline's gradients with the plain model's.")),
         ("bench", Entry("autopipe.cli.bench.command", "Run a plan on this machine, predicted beside measured.")),
+        ("watch", Entry("autopipe.cli.watch", "Show a run while it trains.")),
         ("checkpoint", Entry("autopipe.cli.checkpoint", "Look into what a pipeline saved, or turn it into one file.")),
         ("export", Entry("autopipe.cli.export", "Write a plan for another runtime.")),
     ),

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 from rich.console import Console, RenderableType
-from rich.segment import Segments
+from rich.segment import Segment, Segments
 
 from autopipe.documents.files import Document, encode, save
 from autopipe.reporting.text import LITERAL, as_text, printable
@@ -35,10 +35,12 @@ class Screen:
         if self._quiet:
             return
         if self._people.is_terminal:
-            drawn = self._people.render(renderable)
-            self._people.print(Segments([part._replace(text=printable(part.text)) for part in drawn]))
+            self._people.print(Segments(self._drawn(renderable)))
         else:
             write(as_text(renderable, width=self.width), err=self._json)
+
+    def _drawn(self, renderable: RenderableType) -> list[Segment]:
+        return [part._replace(text=printable(part.text)) for part in self._people.render(renderable)]
 
     def say(self, line: str) -> None:
         """Show a line to people as it is, never broken: it may hold a path."""
@@ -58,6 +60,17 @@ class Screen:
         """While the user's model runs, what it prints goes to stderr, so that stdout stays the command's own."""
         with redirect_stdout(sys.stderr):
             yield
+
+    @contextmanager
+    def live(self) -> Iterator[Callable[[RenderableType], None]]:
+        """Show things to people one in place of the other, or on what is no terminal one below the other."""
+        if not self._people.is_terminal:
+            yield self.show
+            return
+        from rich.live import Live
+
+        with Live(console=self._people, auto_refresh=False, vertical_overflow="visible") as live:
+            yield lambda renderable: live.update(Segments(self._drawn(renderable)), refresh=True)
 
     @contextmanager
     def progress(self, what: str) -> Iterator[Callable[[str, float], None]]:

@@ -1,6 +1,7 @@
 """A `Plan` says which layers form which stage, on which rank, under which schedule, and how good that is."""
 
 from collections.abc import Iterator
+from importlib import import_module
 
 import msgspec
 
@@ -153,6 +154,13 @@ class Plan(Document, frozen=True, kw_only=True, forbid_unknown_fields=True, tag=
     link_bytes_per_s: int | None = None
     conditions: Conditions | None = None
     graph: Graph | None = None
+
+    def __repr__(self) -> str:
+        # Looked up when it is shown: tables are drawn by a room that knows this one.
+        return str(import_module("autopipe.reporting.shown").text_of(self))
+
+    def _repr_html_(self) -> str:
+        return str(import_module("autopipe.reporting.shown").html_of(self))
 
     @property
     def fingerprint(self) -> str:

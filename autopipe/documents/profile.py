@@ -184,7 +184,10 @@ class Profile(Document, frozen=True, kw_only=True, forbid_unknown_fields=True, t
 
     def __repr__(self) -> str:
         # Looked up when it is shown: tables are drawn by a room that knows this one.
-        return str(import_module("autopipe.reporting.profile_table").profile_text(self))
+        return str(import_module("autopipe.reporting.shown").text_of(self))
+
+    def _repr_html_(self) -> str:
+        return str(import_module("autopipe.reporting.shown").html_of(self))
 
     @property
     def source(self) -> Source:

@@ -1,6 +1,7 @@
 """A `Timeline` is what every rank did when, simulated or measured."""
 
 from enum import StrEnum
+from importlib import import_module
 
 import msgspec
 
@@ -49,3 +50,10 @@ class Timeline(Document, frozen=True, kw_only=True, forbid_unknown_fields=True, 
     micro_batches: int
     step_ns: int
     ranks: tuple[RankTimeline, ...]
+
+    def __repr__(self) -> str:
+        # Looked up when it is shown: tables are drawn by a room that knows this one.
+        return str(import_module("autopipe.reporting.shown").text_of(self))
+
+    def _repr_html_(self) -> str:
+        return str(import_module("autopipe.reporting.shown").html_of(self))

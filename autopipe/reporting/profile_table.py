@@ -17,7 +17,6 @@ from autopipe.reporting.columns import (
     shares_that_add_up,
     times_scale,
 )
-from autopipe.reporting.text import as_text
 from autopipe.units import format_bytes, format_share, format_time
 
 HEAVIEST = 12
@@ -66,13 +65,6 @@ def profile_report(profile: Profile, *, micro_batch: int | None = None, heaviest
     if 1 < len({layer.group for layer in profile.layers}) < len(profile.layers):
         tables += [_group_table(profile, index), ""]
     return Group(_headline(profile, size), "", *tables, *_remarks(profile, index))
-
-
-def profile_text(profile: Profile) -> str:
-    """Return the report as plain text; a line for a profile that holds nothing to show."""
-    if not profile.layers or not profile.micro_batches:
-        return f"Profile of {profile.model}: no layers"
-    return as_text(profile_report(profile)).rstrip()
 
 
 def rows(profile: Profile, index: int, heaviest: int = HEAVIEST) -> tuple[Row, ...]:
