@@ -118,3 +118,9 @@ def test_the_resuming_example_goes_on_with_fewer_ranks(run, tmp_path: Path) -> N
     run("resume.py", *words, "--steps", "30", "--threads", "1")
     steps = [int(line.split()[0]) for line in (tmp_path / "losses.txt").read_text().splitlines()]
     assert steps == list(range(1, 31))
+
+
+def test_the_lightning_style_example_learns(run) -> None:
+    lines = run("train_lightning_style.py", "--threads", "2", "--epochs", "3")
+    assert losses_in(lines)[-1] < losses_in(lines)[0]
+    assert float(lines[-1].split()[-1]) < float(lines[0].split()[-1])

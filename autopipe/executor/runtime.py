@@ -392,8 +392,17 @@ class Runtime:
         }
 
     def _fail(self, where: str, error: Exception) -> None:
-        """Keep the first failure; from here on this rank only keeps the order of messages."""
+        """Keep the first failure; from here on this rank only keeps the order of messages.
+
+        Raises
+        ------
+        Exception
+            ``error`` itself, where stages are sharded: replicas then wait for parts of parameters that a rank which
+            computes nothing does not give, so that the step cannot be ended together.
+        """
         self._poisoned = True
+        if any(isinstance(stage.module, FSDPModule) for stage in self.stages.values()):
+            raise error
         if self._failure is None:
             stage = f" ({type(error).__name__})" if not isinstance(error, InputError) else ""
             sentence = f"rank {self.endpoint.rank} failed in {where}{stage}: {str(error).rstrip('.')}"

@@ -1,12 +1,16 @@
 """Stages sharded over their replicas by torch's fully_shard train like the plain model."""
 
 import copy
+import multiprocessing
+from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 
+from autopipe.executor.deadlines import Deadlines
 from autopipe.executor.layout import Layout
 from autopipe.executor.pipeline import Pipeline
 from autopipe.executor.sampler import replica_sizes
@@ -66,3 +70,61 @@ def sharded(rank: int, schedule: str) -> list[str]:
 @pytest.mark.parametrize("schedule", ["1f1b", "zb-h1"])
 def test_sharded_stages_train_like_the_plain_model(processes: ProcessPool, schedule: str) -> None:
     assert processes.run(sharded, 4, schedule) == [[]] * 4
+
+
+class Spoilt(nn.Module):
+    """Raises in its third micro-batch of the second step, on one rank."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+        self.left: int | None = None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.left is not None:
+            self.left -= 1
+            if self.left < 0:
+                raise ValueError("a spoilt micro-batch")
+        return self.linear(x)
+
+
+def failing(rank: int, folder: Path) -> None:
+    dist.init_process_group("gloo", store=dist.FileStore(str(folder / "store"), 4), rank=rank, world_size=4)
+    torch.set_num_threads(1)
+    model = nn.Sequential(Spoilt(), nn.Linear(8, 8))
+    x = torch.randn(8, 8)
+    recording = record(model, (x,), leaf=(Spoilt,))
+    layout = Layout(bounds=(0, 1, 2), stage_ranks=(0, 1), schedule="1f1b", micro_batches=4, replicas=2)
+    pipe = Pipeline(
+        recording.module,
+        recording.graph,
+        layout,
+        loss_fn=nn.functional.mse_loss,
+        deadlines=Deadlines.chosen(1000.0),
+    )
+    for module in pipe.modules():
+        fully_shard(module, mesh=pipe.mesh["dp"])
+    pipe.step(x, target=x)
+    if rank == 1:
+        model[0].left = 2
+    try:
+        pipe.step(x, target=x)
+    except Exception as error:
+        (folder / f"{rank}.txt").write_text(str(error), encoding="utf-8")
+
+
+def test_no_rank_waits_for_the_shards_of_one_that_failed(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("spawn")
+    ranks = [context.Process(target=failing, args=(rank, tmp_path), daemon=True) for rank in range(4)]
+    for process in ranks:
+        process.start()
+    for process in ranks:
+        process.join(60.0)
+    codes = [process.exitcode for process in ranks]
+    for process in ranks:
+        process.kill()
+    assert None not in codes
+    # Ranks that torch cannot wake are ended, with the sentence in their own output.
+    told = [path.read_text(encoding="utf-8") for path in tmp_path.glob("*.txt")]
+    assert len(told) > 1
+    assert all("a spoilt micro-batch" in sentence for sentence in told)
