@@ -28,6 +28,7 @@ from autopipe.executor.replan import planned_again
 from autopipe.executor.replica_parts import divide
 from autopipe.executor.request import Request, unpacked
 from autopipe.executor.resumable import Resumable
+from autopipe.executor.same_batch import warn_of_other_batches
 from autopipe.executor.seeds import draw_seed, kept_generators
 from autopipe.executor.shares import Reduction
 from autopipe.executor.start import start_process, start_threads
@@ -112,6 +113,7 @@ class Pipeline(Resumable):
         super().__init__(graph, layout, held, seed=seed)
         self.plan = plan
         self._drift: DriftWatch | None = None
+        self._compared = self._ranks.endpoint is None
         self._ranks.each(self._start, "the first replica's weights")
 
     def step(self, *inputs: Any, target: Any = None, weight: Any = None, scale: float = 1.0, **keywords: Any) -> Tensor:
@@ -260,6 +262,8 @@ class Pipeline(Resumable):
         ranks = self._ranks.all
         if self._ranks.endpoint is None:
             copy_stand_ins(ranks)
+        if request.training and not self._compared:
+            self._compare(request)
         devices = [rank.runtime.endpoint.device for rank in ranks]
         contexts = [autocast_state(device) for device in devices]
         modes = tuple(module.training for module in self.modules())
@@ -292,6 +296,14 @@ class Pipeline(Resumable):
         """Return the plan that the first rank makes for all."""
         with self._ranks.together("planning anew"):
             return planned_again(make, self.layout.ranks * self.layout.replicas)
+
+    def _compare(self, request: Request) -> None:
+        """See that the processes of the first and the last stage were given one batch."""
+        assert self._ranks.endpoint is not None
+        self._compared = True
+        with self._ranks.together("the other ranks, to compare their batches", doing=Doing.WAITING):
+            stage_ranks = self.layout.stage_ranks
+            warn_of_other_batches(request, self._ranks.endpoint, first=stage_ranks[0], last=stage_ranks[-1])
 
     def _start(self, index: int) -> None:
         """Let this rank's replicas begin with equal parameters and buffers."""

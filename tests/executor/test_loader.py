@@ -1,5 +1,6 @@
 """Loaders of any length: every rank sees the end at the same step."""
 
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -60,6 +61,30 @@ def test_every_rank_sees_the_end_at_the_same_step(
 ) -> None:
     """Case 6: also where the loaders of the ranks are not equally long."""
     assert processes.run(train, 3, counts) == [(wanted, [])] * 3
+
+
+def warned(rank: int, draws: tuple[str, str]) -> list[str]:
+    """Return what a rank is warned of where it draws a batch by its own seed, by one for all, or its targets alone."""
+    model, _ = twins(mlp)
+    pipe = build(model, 2)
+    torch.manual_seed(rank if draws[rank] == "own" else 7)
+    x, y = None if draws[rank] == "targets" else torch.randn(8, 64), torch.randn(8, 64)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            pipe.step(x, target=y if rank == 1 else None)
+    return [str(warning.message) for warning in caught if issubclass(warning.category, UserWarning)]
+
+
+@pytest.mark.parametrize(
+    ("draws", "warnings_of_last"), [(("own", "own"), 1), (("all", "all"), 0), (("all", "targets"), 0)]
+)
+def test_targets_of_another_batch_than_the_inputs_are_warned_of_once(
+    processes: ProcessPool, draws: tuple[str, str], warnings_of_last: int
+) -> None:
+    first, last = processes.run(warned, 2, draws)
+    assert (len(first), len(last)) == (0, warnings_of_last)
+    assert all("rank 1, which reads the targets, was given other inputs than rank 0" in text for text in last)
 
 
 def failing(rank: int) -> str:
