@@ -22,7 +22,10 @@ TARGETS = ("torch", "torchtitan", "megatron", "deepspeed", "accelerate", "transf
 @click.argument("plan_file", metavar="PLAN")
 @click.option("--to", "target", type=click.Choice(TARGETS), required=True, help="The runtime.")
 @click.option(
-    "--profile", "profile_file", help="The plan's profile, for runtimes that cannot cut or run as the plan says."
+    "--profile",
+    "profile_file",
+    metavar="FILE",
+    help="The plan's profile, for runtimes that cannot cut or run as the plan says.",
 )
 @click.option("--model", help="For torch: path/to/file.py:factory, a factory of (model, example, loss_fn).")
 @click.option("-o", "--output", type=click.Path(file_okay=False), help="Write the files into this folder.")

@@ -80,6 +80,8 @@ def autopipe(context: click.Context, traceback: bool) -> None:
 
     Options that are always the same can stand in autopipe.toml, or in pyproject.toml under [tool.autopipe], a table
     for each command; what is written on the command line wins.
+
+    Completion in bash: eval "$(_AUTOPIPE_COMPLETE=bash_source autopipe)"; zsh_source and fish_source in the others.
     """
     from autopipe.cli.settings import defaults
 

@@ -85,7 +85,8 @@ def command(
 
     \b
     autopipe partition profile.json --gpus 8 --batch 256 -o plan.json
-    autopipe partition profile.json --gpus 8 --batch 256 --memory 24GiB --micro-batch 4
+    autopipe partition profile.json --gpus 8 --batch 256 \\
+        --memory 24GiB --micro-batch 4
     autopipe partition profile.json --gpus 8 --batch 256 --emit stages
     """
     screen = Screen(json=as_json, quiet=quiet)

@@ -58,8 +58,10 @@ def command(
     module, or (module, example, loss_fn).
 
     \b
-    autopipe profile mypkg.model:build --input 8x1024:int64 --loss cross_entropy --target 8x1024:int64 -o profile.json
-    autopipe profile big.py:build --input 1x4096:int64 --device h100-sxm --dtype bfloat16 -o profile.json
+    autopipe profile mypkg.model:build --input 8x1024:int64 \\
+        --loss cross_entropy --target 8x1024:int64 -o profile.json
+    autopipe profile big.py:build --input 1x4096:int64 \\
+        --device h100-sxm --dtype bfloat16 -o profile.json
     """
     # Under torchrun all ranks measure, and the first one speaks.
     is_first = os.environ.get("RANK", "0") == "0"

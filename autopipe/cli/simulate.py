@@ -24,6 +24,7 @@ LONGEST_MS = 1e9
 @click.option(
     "--profile",
     "profile_file",
+    metavar="FILE",
     help="With PLAN, which may be edited by hand: its costs anew, and what the best would gain.",
 )
 @click.option("--schedule", "name", type=ScheduleName(), help="Without PLAN: a schedule by name, or a file of one.")
@@ -62,7 +63,8 @@ def command(
 
     \b
     autopipe simulate plan.json
-    autopipe simulate --schedule 1f1b --stages 8 --micro-batches 24 --times 18.5,18.1,9.3 --link 0.6
+    autopipe simulate --schedule 1f1b --stages 8 --micro-batches 24 \\
+        --times 18.5,18.1,9.3 --link 0.6
     """
     screen = Screen(json=as_json, quiet=quiet)
     said = _conditions(action_ms, message_ms, no_overlap)

@@ -32,7 +32,8 @@ def command(model: str, plan_file: str, quiet: bool, optimizer: str, budget: flo
     one is not.
 
     \b
-    autopipe verify model.py:build plan.json --input 8x1024:int64 --target 8x1024:int64 --loss cross_entropy
+    autopipe verify model.py:build plan.json --input 8x1024:int64 \\
+        --target 8x1024:int64 --loss cross_entropy
     """
     screen = Screen(json=False, quiet=quiet)
     plan = load(plan_file, Plan)
