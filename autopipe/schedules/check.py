@@ -5,12 +5,14 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from autopipe.errors import ScheduleError
 from autopipe.schedules.action import Action, Op, Schedule
+from autopipe.schedules.collector import collector_paused
 from autopipe.schedules.comms import LOOKAHEAD, Edge, Kind, Message, Step, lower, reads, writes
 from autopipe.schedules.grid import mark
 
 _REMEDY = "Reorder the actions, or take a schedule by name: autopipe schedule 1f1b --stages 4 --micro-batches 8."
 
 
+@collector_paused()
 def check(schedule: Schedule, edges: Iterable[Edge]) -> None:
     """Return if ``schedule`` can run over ``edges``.
 

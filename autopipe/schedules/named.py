@@ -3,6 +3,7 @@
 from autopipe.errors import InputError
 from autopipe.schedules.action import Schedule
 from autopipe.schedules.bfs import bfs
+from autopipe.schedules.collector import collector_paused
 from autopipe.schedules.dualpipe_v import dualpipe_v
 from autopipe.schedules.forward_only import forward_only
 from autopipe.schedules.gpipe import gpipe
@@ -26,6 +27,7 @@ def placement(name: str, *, ranks: int, virtual: int = 1) -> tuple[int, ...]:
     return tuple(stage % ranks for stage in range(ranks * virtual))
 
 
+@collector_paused()
 def make(name: str, *, stages: int, micro_batches: int, virtual: int | None = None, depth: int = 0) -> Schedule:
     """Return the schedule called ``name``.
 

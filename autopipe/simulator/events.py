@@ -13,6 +13,7 @@ from autopipe.errors import InputError, ScheduleError
 from autopipe.hardware.cluster import Link
 from autopipe.schedules.action import Op, Schedule
 from autopipe.schedules.check import check
+from autopipe.schedules.collector import collector_paused
 from autopipe.schedules.comms import Kind, Message, Step, edges_by_stage, rank_steps
 from autopipe.simulator.conditions import IDEAL, Conditions
 
@@ -58,6 +59,7 @@ def simulate(
     )
 
 
+@collector_paused()
 def run(
     schedule: Schedule,
     stages: Sequence[StageCost],
