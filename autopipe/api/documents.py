@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from autopipe.api.argument_types import checked_cluster, typed
 from autopipe.api.example import arguments
 from autopipe.documents.files import load
 from autopipe.documents.graph import Graph
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from autopipe.stages.loss import LossFunction
 
 
+@typed
 def capture(
     model: nn.Module,
     example: Any,
@@ -73,6 +75,7 @@ def capture(
     ).graph
 
 
+@typed
 def profile(
     model: nn.Module,
     example: Any,
@@ -160,6 +163,7 @@ def profile(
     return estimate(model, args, kwargs, device=absent, calibration=calibration, **asked)
 
 
+@typed
 def partition(
     profile: Profile | str | Path,
     *,
@@ -219,7 +223,7 @@ def partition(
     document = profile if isinstance(profile, Profile) else load(profile, Profile)
     if (gpus is not None and cluster is not None) or (gpus is None and cluster is None and not document.ranks):
         raise InputError("say which devices there are: pass gpus=8, or a cluster, and not both.")
-    devices = cluster or _cluster_of(document, gpus, memory_bytes)
+    devices = checked_cluster(cluster) if cluster is not None else _cluster_of(document, gpus, memory_bytes)
     request = Request(
         batch_size=batch_size,
         micro_batch_size=micro_batch_size,

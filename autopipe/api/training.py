@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from autopipe.api.argument_types import typed
 from autopipe.documents.files import load
 from autopipe.documents.graph import Graph
 from autopipe.documents.plan import Plan
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from autopipe.stages.recompute import Policy
 
 
+@typed
 def pipeline(
     model: nn.Module,
     *,
@@ -180,6 +182,7 @@ def pipeline(
     )
 
 
+@typed
 def split(model: nn.Module, plan: Plan | str | Path) -> tuple[nn.Module, ...]:
     """Return the stages of ``plan`` as ordinary modules that share ``model``'s parameters under their names.
 

@@ -21,6 +21,7 @@ import torch.distributed as dist
 from autopipe.errors import AutopipeError, StepError
 from autopipe.executor.deadlines import Deadlines
 from autopipe.executor.judgement import GO_ON, first_cause, lost, table
+from autopipe.executor.last_words import flush_output, say
 from autopipe.executor.whereabouts import Doing, Place, Whereabouts
 from autopipe.transport.distributed import DistributedEndpoint
 from autopipe.transport.endpoint import TransportError
@@ -173,12 +174,20 @@ class Watchdog:
                     self._end(board)
                     return
             except RuntimeError:
-                self._outlive_store()
-                return
+                if not self._has_store():
+                    self._outlive_store()
+                    return
 
         place = msgspec.structs.replace(self.whereabouts.place(), doing=Doing.ENDED, what="it left by itself")
         with contextlib.suppress(RuntimeError):  # the store may be gone, and then nobody reads
             self._notices.leave(msgspec.json.encode(place))
+
+    def _has_store(self) -> bool:
+        """Return whether the store that has not answered is there, and answers now or later."""
+        try:
+            return self._notices.renew()
+        except RuntimeError:
+            return False
 
     def _outlive_store(self) -> None:
         """End the rank once it needs the others: the store is gone, as it also is where all have done their work."""
@@ -214,9 +223,9 @@ class Watchdog:
         is_author = board.author == self._place
         last = self.whereabouts.place()
         if is_author:
-            _print(f"autopipe: {board.sentence}.")
+            say(f"autopipe: {board.sentence}.")
             with contextlib.suppress(RuntimeError):  # the table is a help; the sentence stands without it
-                _print(table(self._places or self._call_roll(last), self._names))
+                say(table(self._places or self._call_roll(last), self._names))
         self._decided.set()
         start = time.monotonic()
         is_culprit = board.sentence.startswith(self._names[self._place] + " ")
@@ -241,8 +250,8 @@ class Watchdog:
 
     def _leave(self, sentence: str) -> None:
         """End the process: its rank is in a call that cannot be ended otherwise."""
-        _print(f"autopipe: {self._names[self._place]} leaves. {sentence}. {GO_ON}")
-        sys.stdout.flush()
+        say(f"autopipe: {self._names[self._place]} leaves. {sentence}. {GO_ON}")
+        flush_output()
         os._exit(EXIT_CODE)
 
     def _ended_by(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> Any:
@@ -256,7 +265,3 @@ class Watchdog:
 def _short(error: BaseException) -> str:
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0].rstrip('.')}" if lines else type(error).__name__
-
-
-def _print(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)  # noqa: T201 - the last words of a process that may be ended

@@ -1,14 +1,17 @@
 """Notices are a few words in the store of a process group: why all must stop, and where each rank is when asked."""
 
+import socket
 import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from typing import Any
 
 import msgspec
 import torch.distributed as dist
 
 _ANSWER_S = 1.0
 _TICK_S = 0.02
+_PATIENCE = timedelta(seconds=5)
 
 
 class Board(msgspec.Struct, frozen=True, kw_only=True):
@@ -22,7 +25,7 @@ class Board(msgspec.Struct, frozen=True, kw_only=True):
 class Notices:
     """One rank's access to the board, over a connection of its own, so that no waiting call holds it up.
 
-    Every method raises RuntimeError once the store is gone.
+    Every method raises RuntimeError if the store gives no answer, or is gone; `renew` tells which.
 
     All ranks make it at the same point between the process groups that they make: their number tells its words from
     those of other boards.
@@ -30,12 +33,34 @@ class Notices:
 
     def __init__(self) -> None:
         world = dist.distributed_c10d._world
-        store = dist.distributed_c10d._get_default_store().clone()  # type: ignore[attr-defined]
-        self._store = dist.PrefixStore(f"autopipe/{world.group_count}", store)
-        self._store.set_timeout(timedelta(seconds=5))
+        self._origin: Any = dist.distributed_c10d._get_default_store()
+        self._prefix = f"autopipe/{world.group_count}"
+        self._connect()
         self._answered = 0
         self._place, self._size = dist.get_rank(), dist.get_world_size()
         self._store.compare_set("board", "", msgspec.json.encode(Board()).decode())
+
+    def renew(self) -> bool:
+        """Return whether there is still a store, and if so connect to it anew after a call has failed.
+
+        A store whose process has not run for some seconds, on a machine that is overloaded, answers late: on the old
+        connection that answer would be taken for the next one.
+        """
+        store = self._origin
+        while isinstance(store, dist.PrefixStore):
+            store = store.underlying_store
+        if not isinstance(store, dist.TCPStore):
+            return False
+        try:
+            socket.create_connection((store.host, store.port), timeout=_PATIENCE.total_seconds()).close()
+        except OSError:
+            return False
+        self._connect()
+        return True
+
+    def _connect(self) -> None:
+        self._store = dist.PrefixStore(self._prefix, self._origin.clone())
+        self._store.set_timeout(_PATIENCE)
 
     def read(self) -> Board:
         """Return the board."""
