@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autopipe.costs.peak import working_peak
+from autopipe.costs.peak import working_peaks
 from autopipe.costs.size import SizedProfile
 from autopipe.costs.tables import Rectangles, Table, between, prefix
 from autopipe.costs.time import IntervalTimes, entering, shared_pairs
@@ -29,6 +29,8 @@ class IntervalMemory:
         everything received, whose buffers live until the backward.
     peak : Table
         The most that the micro-batch in hand holds, ``saved`` included.
+    forward_peak : Table
+        The same while its forward runs only.
     near_input_gradients, far_input_gradients : Table
         Gradients of what enters: those that surely go to the stage before, and the rest.
     near_outputs, far_outputs : Table
@@ -42,6 +44,7 @@ class IntervalMemory:
     state: Table
     saved: Table
     peak: Table
+    forward_peak: Table
     near_input_gradients: Table
     far_input_gradients: Table
     near_outputs: Table
@@ -58,7 +61,7 @@ def interval_memory(sized: SizedProfile, times: IntervalTimes) -> IntervalMemory
     """
     parameters, state = _held(sized, sized.profile.layers)
     kept = between(prefix(cost.saved_bytes for cost in sized.costs)) + _kept_for_later_layers(sized)
-    peak = working_peak(sized, kept)
+    peak, forward_peak = working_peaks(sized, kept)
     kept[:, -1] += sized.loss.saved_bytes
     near_inputs = _near_input_gradients(sized)
     near_outputs = _near_outputs(sized)
@@ -70,6 +73,7 @@ def interval_memory(sized: SizedProfile, times: IntervalTimes) -> IntervalMemory
         state=state,
         saved=kept + inputs,
         peak=peak + inputs,
+        forward_peak=forward_peak + inputs,
         near_input_gradients=near_inputs,
         far_input_gradients=times.input_gradient_bytes - near_inputs,
         near_outputs=near_outputs,
@@ -99,10 +103,12 @@ def rank_memory(
     Exact without skips. A value that passes over stages is booked as if it passed over all that there are,
     because the interval alone does not say how many: its sends may stay unsent for longer.
     """
-    extra = [
-        holding_bytes(memory, times, held, stage=stage, stages=stages, micro_batches=micro_batches) for held in holdings
+    needed = [
+        (memory.forward_peak if held.forward else memory.peak)
+        + holding_bytes(memory, times, held, stage=stage, stages=stages, micro_batches=micro_batches)
+        for held in holdings
     ]
-    return memory.state + memory.peak + np.maximum.reduce(extra)
+    return memory.state + np.maximum.reduce(needed)
 
 
 def holding_bytes(

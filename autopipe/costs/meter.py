@@ -62,7 +62,8 @@ class MemoryMeter:
                 self.peak_in_flight = self._in_flight
         else:
             self._held -= stage.saved_bytes
-        self.held_bytes = self._held + stage.saved_bytes + stage.working_bytes
+        ahead = stage.forward_working_bytes if op is Op.FORWARD else None
+        self.held_bytes = self._held + stage.saved_bytes + (stage.working_bytes if ahead is None else ahead)
         if self.held_bytes > self.peak_bytes:
             self.peak_bytes = self.held_bytes
         if op is Op.INPUT_GRAD or (op is Op.FORWARD and self.trains):

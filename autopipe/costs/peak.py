@@ -12,13 +12,13 @@ from autopipe.documents.profile import Cost, ProfiledValue
 NOWHERE = -(1 << 60)
 
 
-def working_peak(sized: SizedProfile, kept: Table) -> Table:
-    """Return the peak of the micro-batch in hand for every interval of layers as one stage, received values left out.
+def working_peaks(sized: SizedProfile, kept: Table) -> tuple[Table, Table]:
+    """Return the peak of the micro-batch in hand for every interval of layers as one stage, and that of its forward.
 
-    While layer k of the stage runs, the layers of the stage up to k hold what they saved, k itself its
-    transient, and what passes over k waits: in the forward, values that later layers read; in the backward,
-    gradients that later layers have left for earlier ones or for the stage before, and those that the stage
-    has received, whose buffers are free again when its backward is over. The loss is the last part of the last
+    Received values are left out. While layer k of the stage runs, the layers of the stage up to k hold what they
+    saved, k itself its transient, and what passes over k waits: in the forward, values that later layers read; in
+    the backward, gradients that later layers have left for earlier ones or for the stage before, and those that the
+    stage has received, whose buffers are free again when its backward is over. The loss is the last part of the last
     stage.
 
     Parameters
@@ -40,7 +40,8 @@ def working_peak(sized: SizedProfile, kept: Table) -> Table:
     ending = np.array([_ending_climb(cost) for cost in sized.costs], dtype=np.int64)
     late = _late_gradients(sized)
     received = _received_gradients(sized)
-    peak = np.zeros_like(kept)
+    peak, ahead = np.zeros_like(kept), np.zeros_like(kept)
+    ahead[:-1, 1:] = forward_peak
     highest = np.full(layers, NOWHERE, dtype=np.int64)
     for layer in range(layers):
         for begin, first, held in late[layer]:
@@ -54,8 +55,10 @@ def working_peak(sized: SizedProfile, kept: Table) -> Table:
         peak[:-1, layer + 1] = np.maximum(backward_peak, forward_peak[:, layer])
         highest = np.maximum(highest, at_layer[:, layer])
     loss_climb = max(sized.loss.transient_bytes, sized.loss.forward_transient_bytes)
-    peak[:-1, -1] = np.maximum(peak[:-1, -1], kept[:-1, -1] + sized.loss.saved_bytes + loss_climb)
-    return peak
+    with_loss = kept[:-1, -1] + sized.loss.saved_bytes
+    peak[:-1, -1] = np.maximum(peak[:-1, -1], with_loss + loss_climb)
+    ahead[:-1, -1] = np.maximum(ahead[:-1, -1], with_loss + sized.loss.forward_transient_bytes)
+    return peak, ahead
 
 
 def _ending_climb(cost: Cost) -> int:
@@ -73,7 +76,7 @@ def _passing_gradients(sized: SizedProfile) -> Table:
 
 
 def _passing_values(sized: SizedProfile) -> Table:
-    """Return, for begin and layer, the values made between the two for layers behind, where no layer keeps them yet.
+    """Return, for begin and layer, the values made there or between for layers behind, where no layer keeps them yet.
 
     What the transient of a layer was measured above holds the values that its producer saved. Where that one
     recomputes they are not there any more, and count while the layer reads them.
@@ -83,7 +86,7 @@ def _passing_values(sized: SizedProfile) -> Table:
         if value.consumers:
             read = value.producer_saves and value.producer in sized.recompute
             last = value.consumers[-1] if read else value.consumers[-1] - 1
-            table.add((0, value.producer), (value.producer + 1, last if kept is None else min(last, kept - 1)), size)
+            table.add((0, value.producer), (value.producer, last if kept is None else min(last, kept - 1)), size)
     return table.table()
 
 

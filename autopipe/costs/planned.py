@@ -22,6 +22,7 @@ def planned_stages(plan: Plan) -> tuple[StageCost, ...]:
             state_bytes=stage.state_bytes,
             saved_bytes=stage.activation_bytes,
             working_bytes=stage.working_bytes,
+            forward_working_bytes=stage.forward_working_bytes,
         )
         for stage in plan.stages
     )

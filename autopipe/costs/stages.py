@@ -18,7 +18,8 @@ from autopipe.schedules.edges import stage_edges, stage_of
 class StageCost(msgspec.Struct, frozen=True, kw_only=True):
     """One stage: its times for one micro-batch and per step, its memory.
 
-    ``working_bytes`` is the peak of the micro-batch in hand above ``saved_bytes``; ``tied_ns`` the time to
+    ``working_bytes`` is the peak of the micro-batch in hand above ``saved_bytes``, ``forward_working_bytes`` that of
+    its forward alone (None: as high); ``tied_ns`` the time to
     sum the gradients of parameters that other ranks hold too, ``replica_ns`` that to sum all over the
     replicas. ``input_grad_ns`` and ``weight_grad_ns`` are the two parts of the backward, None where they were
     not measured.
@@ -35,6 +36,7 @@ class StageCost(msgspec.Struct, frozen=True, kw_only=True):
     state_bytes: int = 0
     saved_bytes: int = 0
     working_bytes: int = 0
+    forward_working_bytes: int | None = None
 
 
 class EdgeCost(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,6 +91,7 @@ def stage_costs(
                 state_bytes=int(memory.state[at]),
                 saved_bytes=saved,
                 working_bytes=int(memory.peak[at]) - saved,
+                forward_working_bytes=int(memory.forward_peak[at]) - saved,
             )
         )
     return tuple(costs)

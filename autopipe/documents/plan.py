@@ -26,9 +26,10 @@ class StagePlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     ``parameter_bytes`` counts parameters, ``state_bytes`` parameters, gradients, optimizer state and
     buffers together, ``activation_bytes`` what one in-flight micro-batch holds and ``working_bytes`` how far
-    above that the one in hand climbs. ``input_grad_ns`` and ``weight_grad_ns`` are the backward's two parts,
-    None where they were not measured. Once per step come ``tied_ns``, to sum the gradients of parameters
-    that other ranks hold too, ``replica_ns``, to sum all gradients over the replicas, and ``optimizer_ns``.
+    above that the one in hand climbs, ``forward_working_bytes`` while its forward runs (None: as far).
+    ``input_grad_ns`` and ``weight_grad_ns`` are the backward's two parts, None where they were not measured. Once per
+    step come ``tied_ns``, to sum the gradients of parameters that other ranks hold too, ``replica_ns``, to sum all
+    gradients over the replicas, and ``optimizer_ns``.
     """
 
     begin: int
@@ -48,6 +49,7 @@ class StagePlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     state_bytes: int
     activation_bytes: int
     working_bytes: int = 0
+    forward_working_bytes: int | None = None
 
 
 class EdgePlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from autopipe.costs.memory import IntervalMemory
 from autopipe.costs.tables import Table
 from autopipe.planner.problem import Problem
 from autopipe.schedules.comms import SEND_SLACK
@@ -41,7 +42,7 @@ def arcs_of(problem: Problem, intervals: Sequence[tuple[int, int, int]]) -> tupl
 
 def _front(problem: Problem, begin: int, end: int) -> list[int]:
     points = [
-        (int(one.times.backward_ns[begin, end]), int(one.memory.saved[begin, end]), int(one.memory.peak[begin, end]))
+        tuple(int(table[begin, end]) for table in (one.times.backward_ns, one.memory.saved, *_peaks(one.memory)))
         for one in problem.levels.intervals
     ]
     kept: list[int] = []
@@ -49,6 +50,10 @@ def _front(problem: Problem, begin: int, end: int) -> list[int]:
         if not any(all(map(int.__le__, points[other], points[level])) for other in kept):
             kept.append(level)
     return sorted(kept)
+
+
+def _peaks(memory: IntervalMemory) -> tuple[Table, Table]:
+    return memory.peak, memory.forward_peak
 
 
 def extra_ns(problem: Problem, arc: Arc) -> int:
@@ -90,7 +95,7 @@ def _features(problem: Problem, arc: Arc) -> tuple[int, ...]:
     one, at = problem.levels.intervals[arc.level], (arc.begin, arc.end)
     tables: tuple[Table, ...] = (
         one.memory.state,
-        one.memory.peak,
+        *_peaks(one.memory),
         one.memory.saved,
         one.times.input_bytes,
         one.memory.output_gradients,
@@ -110,7 +115,8 @@ def _coefficients(problem: Problem, moment: Moment, stage: int) -> npt.NDArray[n
     return np.array(
         (
             1,
-            int(moment.in_hand == stage),
+            int(moment.in_hand == stage and not moment.forward),
+            int(moment.in_hand == stage and moment.forward),
             held.in_flight,
             held.inputs,
             held.gradients,

@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 from msgspec.structs import astuple
+from msgspec.structs import replace as replace_fields
 
 from autopipe.costs.memory import IntervalMemory, holding_bytes
 from autopipe.costs.recompute import can_recompute
@@ -114,7 +115,8 @@ class CostTables:
         needed = None
         for held, in_hand in largest:
             size = holding_bytes(memory, times, held, stage=stage, stages=stages, micro_batches=micro_batches)
-            size = size + memory.peak if in_hand else size
+            if in_hand:
+                size = size + (memory.forward_peak if held.forward else memory.peak)
             needed = size if needed is None else np.maximum(needed, size)
         assert needed is not None
         return memory.state + needed
@@ -175,12 +177,19 @@ def _with_part(table: Entries, part: Part, inside: Entries) -> Entries:
 
 def largest_alone(moments: Sequence[Moment], stage: int) -> list[tuple[StageHolding, bool]]:
     """Return the largest of what one stage holds, and whether it computes then, over all moments of its rank."""
-    found = {(moment.held[moment.stages.index(stage)], moment.in_hand == stage) for moment in moments}
+    found = {_of_stage(moment, stage) for moment in moments}
 
     def covers(more: tuple[StageHolding, bool], less: tuple[StageHolding, bool]) -> bool:
-        return more != less and more[1] >= less[1] and all(map(int.__ge__, astuple(more[0]), astuple(less[0])))
+        (*most, ahead), (*least, behind) = astuple(more[0]), astuple(less[0])
+        return more != less and more[1] >= less[1] and ahead <= behind and all(map(int.__ge__, most, least))
 
     return sorted(one for one in found if not any(covers(other, one) for other in found))
+
+
+def _of_stage(moment: Moment, stage: int) -> tuple[StageHolding, bool]:
+    """Return what a stage holds at a moment, and whether it computes then; if not, it climbs no higher than ahead."""
+    held, in_hand = moment.held[moment.stages.index(stage)], moment.in_hand == stage
+    return replace_fields(held, forward=moment.forward or not in_hand), in_hand
 
 
 def first_level(shape: tuple[int, ...]) -> Table:

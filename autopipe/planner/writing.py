@@ -99,6 +99,7 @@ def _stage_plan(candidate: Candidate, stage: int) -> StagePlan:
         state_bytes=cost.state_bytes,
         activation_bytes=cost.saved_bytes,
         working_bytes=cost.working_bytes,
+        forward_working_bytes=cost.forward_working_bytes,
     )
 
 

@@ -5,7 +5,7 @@ from functools import lru_cache
 
 import msgspec
 
-from autopipe.schedules.action import Schedule
+from autopipe.schedules.action import Op, Schedule
 from autopipe.schedules.comms import chain, edges_by_stage
 from autopipe.schedules.named import make
 from autopipe.schedules.residency import Holding, StageHolding, holdings
@@ -14,17 +14,19 @@ FIGURES = 5
 
 
 class Moment(msgspec.Struct, frozen=True, kw_only=True):
-    """What each stage of a rank holds at one moment; ``in_hand`` is the stage that computes."""
+    """What each stage of a rank holds at one moment; ``in_hand`` is the stage that computes, a forward or not."""
 
     stages: tuple[int, ...]
     held: tuple[StageHolding, ...]
     in_hand: int
+    forward: bool
 
 
 def rank_moments(schedule: Schedule) -> tuple[tuple[Moment, ...], ...]:
     """Return, per rank of a schedule without skips, its largest moments.
 
-    Of two moments with the same stage in hand of which one has no less of anything, only that one is kept. On a
+    Of two moments with the same stage in hand of which one has no less of anything, and a backward where the other
+    has one, only that one is kept. On a
     rank with several stages, buffers and messages are counted at their most over all moments, which leaves far
     fewer moments and books at most a few buffers too many.
     """
@@ -34,9 +36,9 @@ def rank_moments(schedule: Schedule) -> tuple[tuple[Moment, ...], ...]:
         own = tuple(stage for stage, home in enumerate(schedule.stage_ranks) if home == rank)
         found = {_figures(holding, own) for holding in holdings(schedule, near, rank)}
         if len(own) > 1:
-            most = tuple(map(max, zip(*(flat for _, flat in found), strict=True)))
-            found = {(stage, _with_most(flat, most)) for stage, flat in found}
-        rows.append(tuple(_moment(own, in_hand, flat) for in_hand, flat in sorted(_largest(found))))
+            most = tuple(map(max, zip(*(flat for _, _, flat in found), strict=True)))
+            found = {(stage, forward, _with_most(flat, most)) for stage, forward, flat in found}
+        rows.append(tuple(_moment(own, *one) for one in sorted(_largest(found))))
     return tuple(rows)
 
 
@@ -68,7 +70,7 @@ def _with_more(moment: Moment, more: int) -> Moment:
     return msgspec.structs.replace(moment, held=held)
 
 
-Figures = tuple[int, tuple[int, ...]]
+Figures = tuple[int, bool, tuple[int, ...]]
 
 
 def _figures(holding: Holding, own: tuple[int, ...]) -> Figures:
@@ -81,7 +83,7 @@ def _figures(holding: Holding, own: tuple[int, ...]) -> Figures:
             holding.unsent.get((stage, stage + 1, False), 0),
             holding.unsent.get((stage, stage - 1, True), 0),
         )
-    return holding.action.stage, tuple(flat)
+    return holding.action.stage, holding.action.op is Op.FORWARD, tuple(flat)
 
 
 def _with_most(flat: tuple[int, ...], most: tuple[int, ...]) -> tuple[int, ...]:
@@ -91,13 +93,14 @@ def _with_most(flat: tuple[int, ...], most: tuple[int, ...]) -> tuple[int, ...]:
 
 def _largest(found: set[Figures]) -> Iterator[Figures]:
     kept: list[Figures] = []
-    for stage, flat in sorted(found, key=lambda one: (-sum(one[1]), one)):
-        if not any(other == stage and all(map(int.__le__, flat, more)) for other, more in kept):
-            kept.append((stage, flat))
+    for stage, forward, flat in sorted(found, key=lambda one: (-sum(one[2]), one)):
+        others = (more for other, ahead, more in kept if other == stage and ahead <= forward)
+        if not any(all(map(int.__le__, flat, more)) for more in others):
+            kept.append((stage, forward, flat))
     yield from kept
 
 
-def _moment(own: tuple[int, ...], in_hand: int, flat: tuple[int, ...]) -> Moment:
+def _moment(own: tuple[int, ...], in_hand: int, forward: bool, flat: tuple[int, ...]) -> Moment:
     held = tuple(
         StageHolding(
             in_flight=flat[at],
@@ -108,4 +111,4 @@ def _moment(own: tuple[int, ...], in_hand: int, flat: tuple[int, ...]) -> Moment
         )
         for at in range(0, len(flat), FIGURES)
     )
-    return Moment(stages=own, held=held, in_hand=in_hand)
+    return Moment(stages=own, held=held, in_hand=in_hand, forward=forward)

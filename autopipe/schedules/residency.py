@@ -36,7 +36,8 @@ class StageHolding(msgspec.Struct, frozen=True, kw_only=True, order=True):
     """How many of each thing the one stage of a rank holds at one moment, in a pipeline without skips.
 
     ``in_flight`` leaves out the micro-batch in hand; ``inputs`` and ``gradients`` are receive buffers posted
-    ahead; ``outputs`` and ``input_gradients`` are messages that may not have left.
+    ahead; ``outputs`` and ``input_gradients`` are messages that may not have left. ``forward`` tells whether it runs
+    a forward then, which may climb less high than a backward.
     """
 
     in_flight: int
@@ -44,6 +45,7 @@ class StageHolding(msgspec.Struct, frozen=True, kw_only=True, order=True):
     gradients: int
     outputs: int
     input_gradients: int
+    forward: bool = False
 
 
 def holdings(schedule: Schedule, near: tuple[tuple[Edge, ...], ...], rank: int) -> Iterator[Holding]:
@@ -89,6 +91,7 @@ def stage_holdings(schedule: Schedule) -> tuple[tuple[StageHolding, ...], ...]:
                 gradients=holding.posted.get((stage + 1, stage, True), 0),
                 outputs=holding.unsent.get((stage, stage + 1, False), 0),
                 input_gradients=holding.unsent.get((stage, stage - 1, True), 0),
+                forward=holding.action.op is Op.FORWARD,
             )
             for holding in holdings(schedule, near, rank)
         }
@@ -103,5 +106,7 @@ def _direction(message: Message) -> Direction:
 def _covers(other: StageHolding, one: StageHolding) -> bool:
     if other == one:
         return False
-    mine, theirs = ((h.in_flight, h.inputs, h.gradients, h.outputs, h.input_gradients) for h in (one, other))
+    mine, theirs = (
+        (h.in_flight, h.inputs, h.gradients, h.outputs, h.input_gradients, not h.forward) for h in (one, other)
+    )
     return all(a <= b for a, b in zip(mine, theirs, strict=True))

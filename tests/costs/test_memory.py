@@ -83,7 +83,8 @@ def by_the_rule(found, begin, end):
         part = found.layers[layer_index].costs[0]
         held += part.saved_bytes + sum(v.bytes[0] for v in made if v.saved_at == layer_index)
         passing = [v for v in made if v.producer < layer_index < v.consumers[-1]]
-        values = sum(v.bytes[0] for v in passing if v.saved_at is None or v.saved_at > layer_index)
+        ahead = [v for v in made if v.producer <= layer_index < v.consumers[-1]]
+        values = sum(v.bytes[0] for v in ahead if v.saved_at is None or v.saved_at > layer_index)
         late = [v for v in received if any(layer_index < c < end for c in v.consumers)]
         gradients = sum(v.bytes[0] for v in (*passing, *late) if v.requires_grad)
         answered = [v for v in made if v.producer > layer_index and v.consumers[-1] >= end]

@@ -12,7 +12,10 @@ from autopipe.schedules.residency import StageHolding, holdings, stage_holdings
 def test_two_ranks_in_full():
     schedule = make("1f1b", stages=2, micro_batches=4)
     first, last = stage_holdings(schedule)
-    assert first == (StageHolding(in_flight=1, inputs=0, gradients=2, outputs=1, input_gradients=0),)
+    assert first == (
+        StageHolding(in_flight=1, inputs=0, gradients=1, outputs=1, input_gradients=0),
+        StageHolding(in_flight=1, inputs=0, gradients=2, outputs=1, input_gradients=0, forward=True),
+    )
     assert {held.in_flight for held in last} == {0}
     assert max(held.input_gradients for held in last) == 3
 
