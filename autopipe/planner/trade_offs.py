@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import msgspec
 
+from autopipe.costs.validity import check_profile
 from autopipe.documents.plan import Plan
 from autopipe.documents.profile import Profile
 from autopipe.hardware.device_grid import DeviceGrid
@@ -12,7 +13,7 @@ from autopipe.planner.cells import Tables
 from autopipe.planner.edited import check_same_model, cluster_of
 from autopipe.planner.kind import Kind, kinds
 from autopipe.planner.problem import make_problem, without_limits
-from autopipe.planner.request import Request, micro_batch_sizes, with_profiled
+from autopipe.planner.request import Request, check_magnitude, micro_batch_sizes, with_profiled
 from autopipe.planner.score import Costed, recosted, simulated
 from autopipe.planner.wishes import names_matching
 from autopipe.schedules.named import placement
@@ -46,8 +47,12 @@ def trade_offs(plan: Plan, profile: Profile) -> tuple[TradeOff, ...]:
     ------
     MismatchError
         If the profile is of another model.
+    InputError
+        If its figures contradict each other, or add up to too much.
     """
     check_same_model(plan, profile)
+    check_profile(profile)
+    check_magnitude(profile, plan.batch_size)
     if len(plan.stages) * len(profile.layers) ** 2 > MOST_ENTRIES:
         return ()
     can_split = all(stage.input_grad_ns is not None for stage in plan.stages)

@@ -38,3 +38,16 @@ def test_a_plan_that_contradicts_itself_is_refused_with_the_fault(
     path.write_text(json.dumps({**plan, **change}))
     assert run(["simulate", str(path)]) == 1
     assert sentence in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_report_with_a_profile_of_absurd_figures_is_refused(
+    corpus: Corpus, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    profile = json.loads(corpus.files["profile"])
+    profile["values"][0]["bytes"][0] = 2**70
+    for name, content in (("plan", corpus.files["plan"]), ("profile", json.dumps(profile).encode())):
+        (tmp_path / f"{name}.json").write_bytes(content)
+    words = [str(tmp_path / "plan.json"), "--profile", str(tmp_path / "profile.json"), "-o", str(tmp_path / "x.html")]
+    assert run(["report", *words]) == 1
+    assert "values[0]" in capsys.readouterr().err
+    assert not (tmp_path / "x.html").exists()
