@@ -126,7 +126,7 @@ class Mail:
             values, handles = self._posted.pop(message)
             for handle in handles:
                 handle.wait()
-            self._inbox[message] = unsqueezed(values, self._specs[self._key(message)])
+            self._inbox[message] = unsqueezed(values, self._specs[self._key(message)], self._boundary_dtype)
 
     def send(self, message: Message) -> None:
         """Start sending what was put under ``message``."""

@@ -17,16 +17,20 @@ def squeezed(tensor: Tensor, dtype: torch.dtype | None) -> Tensor:
 
 def squeezed_specs(specs: Sequence[Spec], dtype: torch.dtype | None) -> tuple[Spec, ...]:
     """Return what travels for values of ``specs``."""
+    if dtype is None:
+        return tuple(specs)
     return tuple(
         msgspec.structs.replace(spec, dtype=str(dtype).removeprefix("torch."))
-        if dtype is not None and isinstance(spec, TensorSpec) and _is_larger(getattr(torch, spec.dtype), dtype)
+        if isinstance(spec, TensorSpec) and _is_larger(getattr(torch, spec.dtype), dtype)
         else spec
         for spec in specs
     )
 
 
-def unsqueezed(values: list[Any], specs: Sequence[Spec]) -> list[Any]:
-    """Return what has arrived in the dtypes of ``specs``."""
+def unsqueezed(values: list[Any], specs: Sequence[Spec], dtype: torch.dtype | None) -> list[Any]:
+    """Return what has arrived, where it travelled in ``dtype``, in the dtypes of ``specs``."""
+    if dtype is None:
+        return values
     return [
         value.to(getattr(torch, spec.dtype)) if isinstance(spec, TensorSpec) else value
         for value, spec in zip(values, specs, strict=True)

@@ -87,7 +87,10 @@ def allocate(specs: tuple[Spec, ...], device: torch.device) -> list[Any]:
 
 def flat(tensor: Tensor, order: tuple[int, ...]) -> Tensor:
     """Return the elements of ``tensor`` in memory order, outermost dimension first: a view where it is dense."""
-    return tensor.detach().permute(order).contiguous()
+    tensor = tensor.detach()
+    if tensor.is_contiguous() and order == tuple(range(len(order))):
+        return tensor
+    return tensor.permute(order).contiguous()
 
 
 def _order(tensor: Tensor) -> tuple[int, ...]:
