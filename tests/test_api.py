@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 import autopipe
 from autopipe.documents.files import decode, encode, save
+from autopipe.executor.tied import find_ties
 from tests.models import CNN, GPT, JOBS, token_loss
 from tests.processes import ProcessPool
 from tests.reference import differences, plain_step
@@ -42,7 +43,8 @@ def test_one_call_gives_a_pipeline_that_trains_like_the_plain_model(name: str) -
     assert pipe.plan.stages[-1].end == len(pipe.plan.graph.layers)
 
 
-def train_on_rank(rank: int, plan: str | None) -> tuple[float, float, list[str], int]:
+def train_on_rank(rank: int, plan: str | None) -> tuple[float, float, list[str], int, int]:
+    """Return the loss, the plain one, what differs, the parameters here, and how often tied ones are held again."""
     job = JOBS["gpt"]
     torch.manual_seed(0)
     model = job.build()
@@ -59,20 +61,23 @@ def train_on_rank(rank: int, plan: str | None) -> tuple[float, float, list[str],
     whole = pipe.full_state_dict()
     assert whole.keys() == model.state_dict().keys()
     assert len(pipe.timeline().ranks) == pipe.plan.pipeline_size
-    return loss.item(), wanted.item(), found, len(mine)
+    graph, layout = pipe.plan.graph, pipe.layout
+    again = sum(len(tie.ranks) - 1 for tie in find_ties(graph, layout.bounds, layout.stage_ranks))
+    return loss.item(), wanted.item(), found, len(mine), again
 
 
 def test_one_call_over_processes_plans_on_the_first_rank(processes: ProcessPool) -> None:
     results = processes.run(train_on_rank, 2, None)
-    assert all(loss == wanted and found == [] for loss, wanted, found, _ in results)
-    assert sum(count for *_, count in results) == len(list(GPT().parameters())) + 1  # the tied weight is on both
+    assert all(loss == wanted and found == [] for loss, wanted, found, *_ in results)
+    again = results[0][-1]  # none where the first and the last stage share a rank
+    assert sum(count for *_, count, _ in results) == len(list(GPT().parameters())) + again
 
 
 def test_a_plan_file_trains_over_processes(processes: ProcessPool, tmp_path: Path) -> None:
     torch.manual_seed(0)
     plan = plan_for(GPT(), JOBS["gpt"], gpus=2)
     save(plan, tmp_path / "plan.json")
-    for loss, wanted, found, _ in processes.run(train_on_rank, 2, str(tmp_path / "plan.json")):
+    for loss, wanted, found, *_ in processes.run(train_on_rank, 2, str(tmp_path / "plan.json")):
         assert loss == wanted
         assert found == []
 

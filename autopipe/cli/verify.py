@@ -90,9 +90,21 @@ def _compare(subject: Subject, plan: Plan) -> "tuple[Verdict, tuple[float, float
 
 def _plain(model: Any, subject: Subject, plan: Plan) -> float:
     """Return the loss of the plain model over the plan's micro-batches; its gradients stay on its parameters."""
+    from autopipe.stages.loss import resolve_loss
+
+    total: Tensor | None = None
+    sizes, parts, targets = _cut(subject, plan)
+    for (args, kwargs), target, size in zip(parts, targets, sizes, strict=True):
+        loss = resolve_loss(subject.loss_fn, model(*args, **kwargs), target) * (size / sum(sizes))
+        loss.backward()
+        total = loss.detach() if total is None else total + loss.detach()
+    return float(total if total is not None else 0.0)
+
+
+def _cut(subject: Subject, plan: Plan) -> tuple[tuple[int, ...], list[Any], list[Any]]:
+    """Return the sizes, arguments and targets of the micro-batches of all replicas, the first replica's first."""
     from autopipe.executor.microbatch import Inputs, micro_batch_sizes
     from autopipe.executor.sampler import replica_sizes
-    from autopipe.stages.loss import resolve_loss
 
     assert plan.graph is not None
     inputs = Inputs.of(plan.graph)
@@ -102,27 +114,27 @@ def _plain(model: Any, subject: Subject, plan: Plan) -> float:
         for part in replica_sizes(samples, plan.data_parallel_size)
         for size in micro_batch_sizes(part, plan.micro_batches)
     )
-    total: Tensor | None = None
     parts = inputs.cut(subject.args, subject.kwargs, sizes)
-    for (args, kwargs), target, size in zip(parts, inputs.cut_target(subject.target, sizes), sizes, strict=True):
-        loss = resolve_loss(subject.loss_fn, model(*args, **kwargs), target) * (size / sum(sizes))
-        loss.backward()
-        total = loss.detach() if total is None else total + loss.detach()
-    return float(total if total is not None else 0.0)
+    return sizes, list(parts), list(inputs.cut_target(subject.target, sizes))
 
 
 def _one_stage(model: Any, subject: Subject, plan: Plan) -> float:
-    from autopipe import Arguments
+    from autopipe import Arguments, MicroBatches
     from autopipe.executor.layout import Layout
     from autopipe.executor.pipeline import Pipeline
     from autopipe.recorder import rebuild
 
     assert plan.graph is not None
-    layout = Layout(
-        bounds=(0, len(plan.graph.layers)), stage_ranks=(0,), schedule="1f1b", micro_batches=plan.micro_batches
+    sizes, parts, targets = _cut(subject, plan)
+    positions = range(len(subject.args))
+    arguments = Arguments(
+        *(MicroBatches(tuple(args[position] for args, _ in parts)) for position in positions),
+        **{name: MicroBatches(tuple(kwargs[name] for _, kwargs in parts)) for name in subject.kwargs},
     )
+    target = None if subject.target is None else MicroBatches(tuple(targets))
+    layout = Layout(bounds=(0, len(plan.graph.layers)), stage_ranks=(0,), schedule="1f1b", micro_batches=len(sizes))
     pipe = Pipeline(rebuild(model, plan.graph), plan.graph, layout, loss_fn=subject.loss_fn, ranks=1, seed=0)
-    return float(pipe.step(Arguments(*subject.args, **subject.kwargs), target=subject.target))
+    return float(pipe.step(arguments, target=target))
 
 
 def _gradients(model: Any) -> "dict[str, Tensor]":

@@ -115,7 +115,7 @@ def holding_bytes(
     memory: IntervalMemory, times: IntervalTimes, held: StageHolding, *, stage: int, stages: int, micro_batches: int
 ) -> Table:
     """Return what each interval as ``stage`` holds at one moment, beside its state and the micro-batch in hand."""
-    unsent_far = min(micro_batches, SEND_SLACK + max(1, stages - 1 - stage))
+    unsent_far = min(micro_batches, max(SEND_SLACK + max(1, stages - 1 - stage), held.unanswered))
     unsent_far_gradients = min(micro_batches, SEND_SLACK + max(1, stage))
     return (
         held.in_flight * memory.saved

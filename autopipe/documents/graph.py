@@ -91,6 +91,7 @@ class Graph(Document, frozen=True, kw_only=True, forbid_unknown_fields=True, tag
     plain value (number, string, None). ``whole_inputs`` are the placeholders of tensors that do not carry the
     batch, and go whole to every micro-batch; ``batch_dims`` says in which dimension others do where that is not their
     first, ``output_dim`` in which the output does, and ``target_dim`` in which targets do where that was given.
+    ``configuration`` is a digest of what else the recording took from each module, by path: rates, sizes, flags.
     """
 
     model: str
@@ -104,6 +105,7 @@ class Graph(Document, frozen=True, kw_only=True, forbid_unknown_fields=True, tag
     output_dim: int = 0
     target_dim: int | None = None
     batch_is_free: bool = True
+    configuration: dict[str, str] = msgspec.field(default_factory=dict)
 
     @property
     def arguments(self) -> tuple[str, ...]:

@@ -110,7 +110,7 @@ def _features(problem: Problem, arc: Arc) -> tuple[int, ...]:
 def _coefficients(problem: Problem, moment: Moment, stage: int) -> npt.NDArray[np.int64]:
     """Return how often each feature counts, as `costs.memory.holding_bytes` has it."""
     held = moment.held[moment.stages.index(stage)]
-    far = min(problem.micro_batches, SEND_SLACK + max(1, problem.stages - 1 - stage))
+    far = min(problem.micro_batches, max(SEND_SLACK + max(1, problem.stages - 1 - stage), held.unanswered))
     far_gradients = min(problem.micro_batches, SEND_SLACK + max(1, stage))
     return np.array(
         (

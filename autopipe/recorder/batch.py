@@ -156,14 +156,20 @@ def _outputs(model: nn.Module, example: Example) -> list[Tensor] | None:
 
 
 def _part_dim(everything: Tensor, part: Tensor, start: int, count: int) -> int | None:
-    """Return the dimension of which ``part`` is a part, `_WHOLE` if it is all of it, None if it is neither."""
+    """Return the dimension of which ``part`` is a part, `_WHOLE` if it is all of it, None if it is neither.
+
+    Where samples are compared with each other (images with texts), it is a part of several, and the first is returned.
+    """
     if part.dim() != everything.dim() or part.dtype != everything.dtype:
         return None
-    for dim in range(everything.dim()):
-        shape = (*everything.shape[:dim], count, *everything.shape[dim + 1 :])
-        if part.shape == shape != everything.shape and _close(everything.narrow(dim, start, count), part):
-            return dim
-    return _WHOLE if part.shape == everything.shape and _close(everything, part) else None
+    dims = [dim for dim in range(everything.dim()) if part.shape[dim] != everything.shape[dim]]
+    for dim in dims:
+        if part.shape[dim] != count:
+            return None
+        everything = everything.narrow(dim, start, count)
+    if not _close(everything, part):
+        return None
+    return dims[0] if dims else _WHOLE
 
 
 def _close(mine: Tensor, theirs: Tensor) -> bool:

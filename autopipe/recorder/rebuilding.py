@@ -9,6 +9,7 @@ from torch import Tensor, fx, nn
 from autopipe.documents.graph import Graph, Node, Parameter
 from autopipe.errors import DocumentError, MismatchError
 from autopipe.recorder.code import RecordedCode
+from autopipe.recorder.configuration import configuration
 from autopipe.recorder.encode import decode_node
 from autopipe.recorder.glue import (
     ATTRIBUTES,
@@ -118,7 +119,8 @@ def check_model(model: nn.Module, graph: Graph) -> None:
     Raises
     ------
     MismatchError
-        If a parameter or buffer is missing, new, or of another shape, dtype or tying.
+        If a parameter or buffer is missing, new, or of another shape, dtype or tying, or a module that the graph does
+        not call is configured otherwise: its rates, sizes and flags are constants of the graph.
     """
     expected = {parameter.name: parameter for parameter in graph.parameters}
     present = {parameter.name: parameter for parameter in parameters_of(model)}
@@ -130,6 +132,22 @@ def check_model(model: nn.Module, graph: Graph) -> None:
                 f"the graph was made for {graph.model}, and this {kind} differs: {name!r} {difference}. "
                 "Build the model as it was when it was recorded, or record it again."
             )
+    called = {node.target for node in graph.nodes if node.op == "call_module"}
+    found = configuration(model, called) if graph.configuration else {}
+    for path in (*graph.configuration, *found):
+        if graph.configuration.get(path) != found.get(path):
+            module = model.get_submodule(path) if path in found else model
+            title = f"`{path}` ({type(module).__name__})" if path else f"{kind} itself"
+            raise MismatchError(
+                f"the graph was made for {graph.model}, and this one's module {title} is configured otherwise than the "
+                f"one that was recorded: its numbers, names and flags are part of the graph, and would be the old "
+                f"ones.{_as_now(module)} Build the model as it was when it was recorded, or record (and plan) it again."
+            )
+
+
+def _as_now(module: nn.Module) -> str:
+    now = module.extra_repr()
+    return f" Now it has {now}." if now else ""
 
 
 def _difference(expected: Parameter | None, present: Parameter | None) -> str | None:

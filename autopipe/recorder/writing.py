@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from torch import Tensor, fx, nn
 
 from autopipe.documents.graph import ForbiddenCut, Graph, Layer, Parameter, Value
+from autopipe.recorder.configuration import configuration
 from autopipe.recorder.encode import encode_node
 from autopipe.recorder.example import Example
 from autopipe.recorder.glue import is_own
@@ -50,7 +51,13 @@ def write_document(
         batch_dims=dict(example.dims),
         output_dim=example.output_dim,
         batch_is_free=batch_is_free,
+        configuration=configuration(model, modules_called(graph)),
     )
+
+
+def modules_called(graph: fx.Graph) -> frozenset[str]:
+    """Return the paths of the model's modules that ``graph`` calls."""
+    return frozenset(str(node.target) for node in graph.nodes if node.op == "call_module" and not is_own(node))
 
 
 def parameters_of(model: nn.Module) -> tuple[Parameter, ...]:

@@ -1,6 +1,6 @@
 """The moments at which a rank holds most, stage by stage: what its memory must have room for."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 
 import msgspec
@@ -8,7 +8,7 @@ import msgspec
 from autopipe.schedules.action import Op, Schedule
 from autopipe.schedules.comms import chain, edges_by_stage
 from autopipe.schedules.named import make
-from autopipe.schedules.residency import Holding, StageHolding, holdings
+from autopipe.schedules.residency import Holding, StageHolding, holdings, unanswered
 
 FIGURES = 5
 
@@ -38,7 +38,8 @@ def rank_moments(schedule: Schedule) -> tuple[tuple[Moment, ...], ...]:
         if len(own) > 1:
             most = tuple(map(max, zip(*(flat for _, _, flat in found), strict=True)))
             found = {(stage, forward, _with_most(flat, most)) for stage, forward, flat in found}
-        rows.append(tuple(_moment(own, *one) for one in sorted(_largest(found))))
+        far = unanswered(schedule, rank)
+        rows.append(tuple(_moment(own, far, *one) for one in sorted(_largest(found))))
     return tuple(rows)
 
 
@@ -100,7 +101,7 @@ def _largest(found: set[Figures]) -> Iterator[Figures]:
     yield from kept
 
 
-def _moment(own: tuple[int, ...], in_hand: int, forward: bool, flat: tuple[int, ...]) -> Moment:
+def _moment(own: tuple[int, ...], far: Mapping[int, int], in_hand: int, forward: bool, flat: tuple[int, ...]) -> Moment:
     held = tuple(
         StageHolding(
             in_flight=flat[at],
@@ -108,7 +109,8 @@ def _moment(own: tuple[int, ...], in_hand: int, forward: bool, flat: tuple[int, 
             gradients=flat[at + 2],
             outputs=flat[at + 3],
             input_gradients=flat[at + 4],
+            unanswered=far.get(stage, 0),
         )
-        for at in range(0, len(flat), FIGURES)
+        for stage, at in zip(own, range(0, len(flat), FIGURES), strict=True)
     )
     return Moment(stages=own, held=held, in_hand=in_hand, forward=forward)

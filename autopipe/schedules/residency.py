@@ -36,7 +36,8 @@ class StageHolding(msgspec.Struct, frozen=True, kw_only=True, order=True):
     """How many of each thing the one stage of a rank holds at one moment, in a pipeline without skips.
 
     ``in_flight`` leaves out the micro-batch in hand; ``inputs`` and ``gradients`` are receive buffers posted
-    ahead; ``outputs`` and ``input_gradients`` are messages that may not have left. ``forward`` tells whether it runs
+    ahead; ``outputs`` and ``input_gradients`` are messages that may not have left, ``unanswered`` the most of those
+    for a stage that sends no gradient back, over all moments. ``forward`` tells whether it runs
     a forward then, which may climb less high than a backward.
     """
 
@@ -45,7 +46,22 @@ class StageHolding(msgspec.Struct, frozen=True, kw_only=True, order=True):
     gradients: int
     outputs: int
     input_gradients: int
+    unanswered: int = 0
     forward: bool = False
+
+
+def unanswered(schedule: Schedule, rank: int) -> dict[int, int]:
+    """Return, by stage of ``rank``, the most messages that have not left for a reader that sends no gradient back.
+
+    The reader is the next stage or the last: those between lag less behind than the last.
+    """
+    last = schedule.stages - 1
+    edges = {Edge(stage, reader, False) for stage in range(last) for reader in (stage + 1, last)}
+    most: dict[int, int] = {}
+    for holding in holdings(schedule, edges_by_stage(sorted(edges), schedule.stages), rank):
+        for (source, _, _), count in holding.unsent.items():
+            most[source] = max(most.get(source, 0), count)
+    return most
 
 
 def holdings(schedule: Schedule, near: tuple[tuple[Edge, ...], ...], rank: int) -> Iterator[Holding]:

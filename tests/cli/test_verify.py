@@ -88,6 +88,19 @@ def test_replicas_agree_but_for_the_order_of_their_sums(folder: Path, capsys: py
     assert capsys.readouterr().out.startswith("Loss: equal")
 
 
+def test_replicas_draw_the_masks_of_one_stage(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    planned("dropped", replicas=2)
+    assert run(["verify", "model.py:dropped", "plan.json"]) == 0
+    assert "Loss: equal" in capsys.readouterr().out
+
+
+def test_a_plan_of_a_model_with_other_rates_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    planned("dropped")
+    (folder / "model.py").write_text(MODEL.replace("nn.Dropout(0.5)", "nn.Dropout(0.1)"))
+    assert run(["verify", "model.py:dropped", "plan.json"]) == 1
+    assert "is configured otherwise" in " ".join(capsys.readouterr().err.split())
+
+
 def test_a_difference_is_an_error(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

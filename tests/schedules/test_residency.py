@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from autopipe.schedules.action import parse_schedule, peak_in_flight
 from autopipe.schedules.comms import chain, edges_by_stage
 from autopipe.schedules.named import make
-from autopipe.schedules.residency import StageHolding, holdings, stage_holdings
+from autopipe.schedules.residency import StageHolding, holdings, stage_holdings, unanswered
 
 
 def test_two_ranks_in_full():
@@ -45,3 +45,8 @@ def test_no_holding_goes_below_zero(p, m, name):
     for rank in range(p):
         for held in holdings(schedule, near, rank):
             assert all(count >= 0 for kind in (held.in_flight, held.posted, held.unsent) for count in kind.values())
+
+
+def test_a_deeper_pipeline_has_more_messages_under_way_to_a_reader_that_answers_none():
+    found = [unanswered(make("1f1b", stages=2, micro_batches=8, depth=depth), 0)[0] for depth in (0, 1, 2)]
+    assert found == [3, 4, 5]
