@@ -1,14 +1,18 @@
-"""Settings for every test: one thread, accelerator tests skipped where there is none, golden files."""
+"""Settings for every test: one thread, no deadlines, accelerator tests skipped where there is none, golden files."""
 
 import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from tests.processes import ProcessPool
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# How long an example takes says how busy the machine is.
+settings.register_profile("without deadlines", deadline=None)
+settings.load_profile("without deadlines")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

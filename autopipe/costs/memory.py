@@ -82,35 +82,6 @@ def interval_memory(sized: SizedProfile, times: IntervalTimes) -> IntervalMemory
     )
 
 
-def rank_memory(
-    memory: IntervalMemory,
-    times: IntervalTimes,
-    holdings: Iterable[StageHolding],
-    *,
-    stage: int,
-    stages: int,
-    micro_batches: int,
-) -> Table:
-    """Return the peak of the rank that holds each interval as its one stage, shape (L + 1, L + 1).
-
-    Parameters
-    ----------
-    holdings : iterable of StageHolding
-        The stage's largest holdings, from `schedules.residency`.
-
-    Notes
-    -----
-    Exact without skips. A value that passes over stages is booked as if it passed over all that there are,
-    because the interval alone does not say how many: its sends may stay unsent for longer.
-    """
-    needed = [
-        (memory.forward_peak if held.forward else memory.peak)
-        + holding_bytes(memory, times, held, stage=stage, stages=stages, micro_batches=micro_batches)
-        for held in holdings
-    ]
-    return memory.state + np.maximum.reduce(needed)
-
-
 def holding_bytes(
     memory: IntervalMemory, times: IntervalTimes, held: StageHolding, *, stage: int, stages: int, micro_batches: int
 ) -> Table:

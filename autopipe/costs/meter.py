@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from autopipe.costs.stages import EdgeCost, StageCost
 from autopipe.schedules.action import Op, Schedule
-from autopipe.schedules.comms import Kind, Step, edges_by_stage, rank_steps
+from autopipe.schedules.comms import Kind, Step
 
 
 class MemoryMeter:
@@ -70,15 +70,3 @@ class MemoryMeter:
             self._held += stage.saved_bytes
         if op is Op.BACKWARD or op is Op.WEIGHT_GRAD or not self.trains:
             self._in_flight -= 1
-
-
-def rank_peaks(schedule: Schedule, stages: Sequence[StageCost], edges: Sequence[EdgeCost]) -> tuple[int, ...]:
-    """Return the peak memory of every rank in bytes, without simulating time."""
-    near = edges_by_stage((cost.edge for cost in edges), schedule.stages)
-    peaks = []
-    for rank in range(schedule.ranks):
-        meter = MemoryMeter(schedule, stages, edges, rank)
-        for step in rank_steps(schedule, near, rank):
-            meter.observe(step)
-        peaks.append(meter.peak_bytes)
-    return tuple(peaks)

@@ -27,8 +27,8 @@ class IntervalTimes:
         Once per step; a parameter that several layers of the interval share is updated once.
     input_bytes, output_bytes : Table
         Values that enter from earlier layers and that later layers read, each once.
-    input_gradient_bytes, output_gradient_bytes : Table
-        The part of these whose gradients travel back.
+    input_gradient_bytes : Table
+        The part of what enters whose gradients travel back.
     inputs, input_gradients : Table
         How many values enter, and how many of their gradients travel back.
     """
@@ -42,7 +42,6 @@ class IntervalTimes:
     input_bytes: Table
     output_bytes: Table
     input_gradient_bytes: Table
-    output_gradient_bytes: Table
     inputs: Table
     input_gradients: Table
 
@@ -82,7 +81,6 @@ def interval_times(sized: SizedProfile) -> IntervalTimes:
         input_bytes=entering(every, len(layers)),
         output_bytes=leaving(every, len(layers)),
         input_gradient_bytes=entering(trained, len(layers)),
-        output_gradient_bytes=leaving(trained, len(layers)),
         inputs=entering(((value, 1) for value, _ in every), len(layers)),
         input_gradients=input_gradients,
     )

@@ -51,13 +51,3 @@ class LayerWork(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     sweep: Sweep
     micro_batch: int
     operators: tuple[Work, ...]
-
-
-def total_flops(operators: tuple[Work, ...]) -> int:
-    """Return the arithmetic of all calls."""
-    return sum(work.flops * work.calls for work in operators)
-
-
-def total_bytes(operators: tuple[Work, ...]) -> int:
-    """Return the memory traffic of all calls."""
-    return sum(work.bytes * work.calls for work in operators)

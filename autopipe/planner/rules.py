@@ -4,7 +4,7 @@ A rule gets one weight a layer (its time, or its parameters) and returns the bou
 None of them looks at what crosses a boundary, or at branches.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import accumulate, pairwise
 
 from autopipe.errors import InputError
@@ -69,13 +69,6 @@ def block_partition(weights: Sequence[float], stages: int) -> Bounds:
             break
         bounds[edge] += step
     return tuple(bounds)
-
-
-RULES: dict[str, Callable[[Sequence[float], int], Bounds]] = {
-    "equal count": equal_count,
-    "least bottleneck": least_bottleneck,
-    "block partition": block_partition,
-}
 
 
 def _probe(sums: Sequence[float], stages: int, limit: float) -> Bounds | None:

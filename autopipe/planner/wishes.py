@@ -26,11 +26,6 @@ class Wishes:
     forbidden_cuts: tuple[int, ...] = ()
     together: tuple[tuple[int, ...], ...] = ()
 
-    @property
-    def fixed(self) -> bool:
-        """Whether anything is wished."""
-        return bool(self.pins or self.forbidden_cuts or self.together)
-
 
 def read_wishes(
     profile: Profile,

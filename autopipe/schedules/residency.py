@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 import msgspec
 
 from autopipe.schedules.action import Action, Op, Schedule
-from autopipe.schedules.comms import Edge, Kind, Message, chain, edges_by_stage, rank_steps
+from autopipe.schedules.comms import Edge, Kind, Message, edges_by_stage, rank_steps
 
 Direction = tuple[int, int, bool]
 
@@ -92,37 +92,5 @@ def holdings(schedule: Schedule, near: tuple[tuple[Edge, ...], ...], rank: int) 
             in_flight[action.stage] += 1
 
 
-def stage_holdings(schedule: Schedule) -> tuple[tuple[StageHolding, ...], ...]:
-    """Return, per stage of a schedule with one stage per rank and no skips, its largest holdings.
-
-    Of two holdings of which one has no less of anything, only that one is kept.
-    """
-    near = edges_by_stage(chain(schedule.stages), schedule.stages)
-    rows = []
-    for stage, rank in enumerate(schedule.stage_ranks):
-        found = {
-            StageHolding(
-                in_flight=holding.in_flight.get(stage, 0),
-                inputs=holding.posted.get((stage - 1, stage, False), 0),
-                gradients=holding.posted.get((stage + 1, stage, True), 0),
-                outputs=holding.unsent.get((stage, stage + 1, False), 0),
-                input_gradients=holding.unsent.get((stage, stage - 1, True), 0),
-                forward=holding.action.op is Op.FORWARD,
-            )
-            for holding in holdings(schedule, near, rank)
-        }
-        rows.append(tuple(sorted(one for one in found if not any(_covers(other, one) for other in found))))
-    return tuple(rows)
-
-
 def _direction(message: Message) -> Direction:
     return message.source, message.target, message.backward
-
-
-def _covers(other: StageHolding, one: StageHolding) -> bool:
-    if other == one:
-        return False
-    mine, theirs = (
-        (h.in_flight, h.inputs, h.gradients, h.outputs, h.input_gradients, not h.forward) for h in (one, other)
-    )
-    return all(a <= b for a, b in zip(mine, theirs, strict=True))

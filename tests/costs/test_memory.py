@@ -1,17 +1,18 @@
 """Memory of intervals, against the prefix rule written out layer by layer."""
 
+import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autopipe.costs.memory import interval_memory, rank_memory
-from autopipe.costs.meter import rank_peaks
+from autopipe.costs.memory import holding_bytes, interval_memory
 from autopipe.costs.size import at_size
 from autopipe.costs.stages import Intervals, edge_costs, stage_costs
 from autopipe.costs.time import interval_times
 from autopipe.documents.profile import ProfiledValue, SharedParameter
 from autopipe.hardware.cluster import Cluster
+from autopipe.schedules.moments import rank_moments
 from autopipe.schedules.named import make
-from autopipe.schedules.residency import stage_holdings
+from tests.peaks import rank_peaks
 from tests.profiles import cost, layer, profile, profiles
 
 
@@ -114,9 +115,13 @@ def test_the_table_is_the_peak_of_the_lowered_schedule_and_never_below_it(data, 
     exact = rank_peaks(
         schedule, stage_costs(intervals, cluster, bounds, ranks), edge_costs(sized, cluster, bounds, ranks)
     )
-    for stage, held in enumerate(stage_holdings(schedule)):
-        table = rank_memory(
-            intervals.memory, intervals.times, held, stage=stage, stages=stages, micro_batches=micro_batches
-        )
+    memory, times = intervals.memory, intervals.times
+    for stage, moments in enumerate(rank_moments(schedule)):
+        needed = [
+            (memory.forward_peak if moment.forward else memory.peak)
+            + holding_bytes(memory, times, moment.held[0], stage=stage, stages=stages, micro_batches=micro_batches)
+            for moment in moments
+        ]
+        table = memory.state + np.maximum.reduce(needed)
         found_bytes = table[bounds[stage], bounds[stage + 1]]
         assert found_bytes == exact[stage] if chain else found_bytes >= exact[stage]

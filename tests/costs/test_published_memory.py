@@ -7,10 +7,10 @@ arXiv 2205.05198, sbh (34 + 5as/h).
 
 import pytest
 
-from autopipe.costs.meter import rank_peaks
 from autopipe.costs.stages import EdgeCost, StageCost
 from autopipe.schedules.comms import chain
 from autopipe.schedules.named import make
+from tests.peaks import rank_peaks
 
 SEQUENCE = 1024
 MODELS = {

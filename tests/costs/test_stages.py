@@ -1,12 +1,12 @@
 """The stages of one split and the edges between them."""
 
-from autopipe.costs.meter import rank_peaks
 from autopipe.costs.size import at_size
 from autopipe.costs.stages import Intervals, edge_costs, stage_costs
 from autopipe.documents.profile import ProfiledValue, SharedParameter
 from autopipe.hardware.cluster import Cluster, Device, Link
 from autopipe.schedules.comms import Edge
 from autopipe.schedules.named import make
+from tests.peaks import rank_peaks
 from tests.profiles import chain_profile, cost, layer, profile
 
 

@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autopipe.errors import InputError
-from autopipe.planner.rules import RULES, block_partition, equal_count, least_bottleneck
+from autopipe.planner.rules import block_partition, equal_count, least_bottleneck
 
+RULES = {"equal count": equal_count, "least bottleneck": least_bottleneck, "block partition": block_partition}
 WEIGHTS = st.lists(st.integers(0, 9), min_size=1, max_size=9)
 
 

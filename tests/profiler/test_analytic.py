@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from autopipe.documents.profile import Profile, Source
-from autopipe.documents.work import Sweep, total_flops
+from autopipe.documents.work import Sweep, Work
 from autopipe.errors import ProfileError
 from autopipe.hardware.lookup import find_device
 from autopipe.hardware.specification import Platform
@@ -101,6 +101,10 @@ def test_casts_of_weights_are_saved_by_every_micro_batch() -> None:
     # In two bytes each: the input; the weight of the layer that sends a gradient back.
     assert [layer.costs[-1].saved_bytes for layer in profile.layers] == [2 * 4 * 64, 2 * 32 * 8]
     assert [(value.bytes[-1], value.saved_at) for value in profile.values] == [(2 * 4 * 32, 1)]
+
+
+def total_flops(operators: tuple[Work, ...]) -> int:
+    return sum(work.flops * work.calls for work in operators)
 
 
 def flops(profile: Profile) -> dict[tuple[int, Sweep, int], int]:

@@ -4,16 +4,35 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autopipe.costs.meter import rank_peaks
 from autopipe.costs.stages import StageCost
+from autopipe.schedules.action import peak_in_flight
 from autopipe.schedules.moments import named_moments, rank_moments
 from autopipe.schedules.named import make
+from autopipe.schedules.residency import StageHolding
+from tests.peaks import rank_peaks
 
 
 @pytest.mark.parametrize("depth", [0, 1])
 def test_1f1b_holds_fewer_the_later_the_rank(depth):
     rows = named_moments("1f1b", ranks=3, micro_batches=9, depth=depth)
     assert [max(moment.held[0].in_flight for moment in row) for row in rows] == [2 + depth, 1 + depth, 0]
+
+
+def test_two_ranks_in_full():
+    first, last = rank_moments(make("1f1b", stages=2, micro_batches=4))
+    assert [(moment.held[0], moment.forward) for moment in first] == [
+        (StageHolding(in_flight=1, inputs=0, gradients=1, outputs=1, input_gradients=0, unanswered=3), False),
+        (StageHolding(in_flight=1, inputs=0, gradients=2, outputs=1, input_gradients=0, unanswered=3), True),
+    ]
+    assert {moment.held[0].in_flight for moment in last} == {0}
+    assert max(moment.held[0].input_gradients for moment in last) == 3
+
+
+@given(p=st.integers(1, 6), m=st.integers(1, 12), name=st.sampled_from(["gpipe", "1f1b"]))
+def test_at_its_largest_moment_a_rank_holds_all_but_one_of_its_peak_in_flight(p, m, name):
+    schedule = make(name, stages=p, micro_batches=m)
+    for rank, row in enumerate(rank_moments(schedule)):
+        assert max(moment.held[0].in_flight for moment in row) == peak_in_flight(schedule.actions[rank]) - 1
 
 
 SIZES = [("1f1b", 1), ("gpipe", 1), ("zb-h1", 1), ("zb-h2", 1), ("zb-v", 2), ("interleaved", 3), ("bfs", 2)]

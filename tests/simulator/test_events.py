@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autopipe.costs.meter import rank_peaks
 from autopipe.costs.stages import EdgeCost, StageCost
 from autopipe.documents.timeline import Lane
 from autopipe.errors import InputError, ScheduleError
@@ -17,6 +16,7 @@ from autopipe.schedules.comms import Edge, chain
 from autopipe.schedules.named import make
 from autopipe.simulator.events import run, simulate
 from autopipe.simulator.metrics import bubble_ratio
+from tests.peaks import rank_peaks
 
 MILLISECOND = 1_000_000
 

@@ -16,6 +16,8 @@ from autopipe.schedules.named import make
 from autopipe.simulator.events import run
 from autopipe.simulator.fit import fit
 
+ALIKE = StageCost(forward_ns=100, backward_ns=200, input_grad_ns=100, weight_grad_ns=100, saved_bytes=10)
+
 
 def costs(seed: int, stages: int, *, split: bool = True) -> list[StageCost]:
     chance = random.Random(seed)
@@ -74,3 +76,18 @@ def test_the_same_question_has_the_same_answer():
 def test_limits_below_one_a_stage_are_refused():
     with pytest.raises(InfeasibleError, match="one for each of a rank's stages"):
         fit(costs(0, 2), links(2), range(2), 4, limits=[0, 0])
+
+
+def test_it_keeps_within_the_memory_of_the_ranks_that_have_a_limit():
+    stages, edges = [ALIKE] * 4, [EdgeCost(edge=edge) for edge in chain(4)]
+    free = run(fit(stages, edges, range(4), 12), stages, edges, with_spans=False)
+    limited = fit(stages, edges, range(4), 12, memory_bytes=[30, 30, None, 30])
+    tight = run(limited, stages, edges, with_spans=False)
+    template = run(make("zb-h1", stages=4, micro_batches=12), stages, edges, with_spans=False)
+    assert free.step_ns <= template.step_ns < tight.step_ns
+    assert all(tight.peak_bytes[rank] <= 30 for rank in (0, 1, 3))
+
+
+def test_memory_for_no_schedule_is_told():
+    with pytest.raises(InfeasibleError, match="Allow more memory"):
+        fit([ALIKE] * 2, [EdgeCost(edge=edge) for edge in chain(2)], range(2), 4, memory_bytes=[5, 5])
