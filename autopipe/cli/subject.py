@@ -173,37 +173,22 @@ def measure(
             ),
             "recording the model",
         )
+        called = subject.model, subject.args, subject.kwargs
+        asked: dict[str, Any] = {
+            "target": subject.target,
+            "loss_fn": subject.loss_fn,
+            "micro_batches": micro_batches,
+            "optimizer": optimizer,
+            "progress": progress,
+            "recording": recording,
+        }
         if subject.absent is not None:
             if isinstance(micro_batches, str):
                 raise click.UsageError("--micro-batch auto measures what fits: name sizes for a device not at hand.")
-            return estimate(
-                subject.model,
-                subject.args,
-                subject.kwargs,
-                device=subject.absent,
-                target=subject.target,
-                loss_fn=subject.loss_fn,
-                micro_batches=micro_batches,
-                optimizer=optimizer,
-                calibration=subject.calibration,
-                progress=progress,
-                recording=recording,
-            )
+            return estimate(*called, device=subject.absent, calibration=subject.calibration, **asked)
 
         def own() -> Profile:
-            return measure_model(
-                subject.model,
-                subject.args,
-                subject.kwargs,
-                target=subject.target,
-                loss_fn=subject.loss_fn,
-                micro_batches=micro_batches,
-                optimizer=optimizer,
-                budget_s=budget,
-                progress=progress,
-                recording=recording,
-                cache=None if fresh else cache,
-            )
+            return measure_model(*called, budget_s=budget, cache=None if fresh else cache, **asked)
 
         try:
             profile = measure_ranks(own, join_group()) if under_torchrun() else own()

@@ -15,7 +15,7 @@ from autopipe.planner.bounds import frontier
 from autopipe.planner.cells import Tables
 from autopipe.planner.explain import binding_sentence
 from autopipe.planner.kind import Kind
-from autopipe.planner.problem import make_problem, objective_ns, without_limits
+from autopipe.planner.problem import Problem, make_problem, objective_ns, without_limits
 from autopipe.planner.request import Request, check_magnitude, check_request, micro_batch_sizes, with_profiled
 from autopipe.planner.score import recosted, simulated
 from autopipe.planner.step_bound import tightest
@@ -75,21 +75,7 @@ def evaluate(
         )
     )
     candidate = simulated(recosted(problem, bounds, frozenset(recompute), problem.kind))
-    known, lowest = frontier(problem), tightest(problem)
-    assert known is not None
-    assert lowest is not None
-    step_bound = min(lowest.step_ns, candidate.step_ns)
-    objective = objective_ns(problem, bounds)
-    bound = problem.weight * known.best.pace_ns + known.best.total_ns
-    certificate = Certificate(
-        status="heuristic",
-        engine="given",
-        objective_ns=objective,
-        objective_bound_ns=bound,
-        solver_gap=(objective - bound) / objective if objective else 0.0,
-        step_bound_ns=step_bound,
-        gap=(candidate.step_ns - step_bound) / step_bound if step_bound else 0.0,
-    )
+    certificate = _certificate(problem, bounds, candidate.step_ns)
     limits = tuple(device.memory_bytes for device in problem.grid.devices)
     over = [
         f"Rank {rank} needs {format_bytes(peak)} and has {format_bytes(limit)}: this split does not fit."
@@ -101,6 +87,25 @@ def evaluate(
     numbered = zip(made.ranks, limits, strict=True)
     return msgspec.structs.replace(
         made, ranks=tuple(msgspec.structs.replace(rank, memory_limit_bytes=limit) for rank, limit in numbered)
+    )
+
+
+def _certificate(problem: Problem, bounds: tuple[int, ...], step_ns: int) -> Certificate:
+    """Return what is known of the best split of ``problem``, which has no limits, beside the given one."""
+    known, lowest = frontier(problem), tightest(problem)
+    assert known is not None
+    assert lowest is not None
+    step_bound = min(lowest.step_ns, step_ns)
+    objective = objective_ns(problem, bounds)
+    bound = problem.weight * known.best.pace_ns + known.best.total_ns
+    return Certificate(
+        status="heuristic",
+        engine="given",
+        objective_ns=objective,
+        objective_bound_ns=bound,
+        solver_gap=(objective - bound) / objective if objective else 0.0,
+        step_bound_ns=step_bound,
+        gap=(step_ns - step_bound) / step_bound if step_bound else 0.0,
     )
 
 

@@ -29,9 +29,9 @@ from autopipe.profiler.isolation import Noted
 from autopipe.profiler.kernels import kernels_of
 from autopipe.profiler.layers import Chain, Example, Loss, Piece, pieces_of
 from autopipe.profiler.loss import OwnLoss
-from autopipe.profiler.measured import autocast_dtype, main_dtype
 from autopipe.profiler.optimizer import parse_optimizer
 from autopipe.profiler.results import KeptMemory
+from autopipe.profiler.subject import autocast_dtype, example_of, main_dtype, trained_parameters
 from autopipe.profiler.timer import Progress
 from autopipe.profiler.twin import fake_like, fake_twin
 from autopipe.recorder import Recording, rebuild, record
@@ -80,13 +80,9 @@ def estimate(
     dropout are those of the device all the same. An active ``torch.autocast("cpu")`` is heeded, with the CPU's choice
     of the operators that it casts, which is close to a GPU's. Of identical layers one is timed.
     """
-    example = Example((args,) if isinstance(args, Tensor) else tuple(args), dict(kwargs or {}), target)
+    example = example_of(args, kwargs, target)
     parse_optimizer(optimizer)
-    if not any(parameter.requires_grad for parameter in model.parameters()):
-        raise ProfileError(
-            "no parameter of the model requires a gradient, so there is no training step to profile. "
-            "Set requires_grad on those that are to be trained."
-        )
+    trained_parameters(model)
     if recording is None:
         recording = record(model, example.args, example.kwargs)
     graph = recording.graph
@@ -96,23 +92,20 @@ def estimate(
     pieces = _pieces(twin, graph)
     loss: Loss = OwnLoss() if loss_fn is None else _users(loss_fn)
     fakes = Example(*(fake_like(part, mode) for part in example))
-    footprints: list[Footprint] = []
-    works: list[Works] = []
     alike = likeness(pieces, graph)
     folding = fold(pieces, alike)
+    runs: list[tuple[Footprint, Works]] = []
     for done, size in enumerate(sizes):
         if progress is not None:
             progress("running without memory", done / len(sizes))
         with mode, KeptMemory(), kernels_of(device), torch.enable_grad():
-            footprint, work = _run(folding, loss, resize(fakes, size, graph), twin, alike)
-        footprints.append(footprint)
-        works.append(work)
+            runs.append(_run(folding, loss, resize(fakes, size, graph), twin, alike))
     found = Estimates(
         graph=graph,
         pieces=pieces,
         sizes=sizes,
-        footprints=tuple(footprints),
-        works=tuple(works),
+        footprints=tuple(footprint for footprint, _ in runs),
+        works=tuple(work for _, work in runs),
         alike=alike,
         device=device,
         calibration=calibration,

@@ -49,21 +49,14 @@ class Measurements(Findings):
     def cost(self, position: int, index: int) -> Cost:
         """Return the cost of piece ``index`` (the loss: one past the last) at the size at ``position``."""
         size, footprint = self.sizes[position], self.footprints[position]
-        held, again = footprint.holdings[index], footprint.recomputed[index]
+        recomputes = footprint.recomputed[index] is not None
         return Cost(
             forward_ns=self.times.duration(size, Sweep.FORWARD, index),
             backward_ns=self.times.duration(size, Sweep.BACKWARD, index),
             input_grad_ns=self._part(size, Sweep.INPUT_GRAD, index),
             weight_grad_ns=self._part(size, Sweep.WEIGHT_GRAD, index),
-            recompute_ns=None if again is None else self.times.recompute(size, index),
-            saved_bytes=held.saved_bytes,
-            saved_recompute_bytes=None if again is None else again.saved_bytes,
-            transient_bytes=held.transient_bytes,
-            transient_recompute_bytes=None if again is None else again.transient_bytes,
-            ending_transient_bytes=held.ending_transient_bytes,
-            ending_transient_recompute_bytes=None if again is None else again.ending_transient_bytes,
-            forward_transient_bytes=held.forward_transient_bytes,
-            forward_transient_recompute_bytes=None if again is None else again.forward_transient_bytes,
+            recompute_ns=self.times.recompute(size, index) if recomputes else None,
+            **footprint.cost_bytes(index),
             host_ns=self.times.host(size, index),
             source=Source.MEASURED,
             forward_spread=self.times.spread(size, Sweep.FORWARD, index),

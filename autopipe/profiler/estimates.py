@@ -40,21 +40,13 @@ class Estimates(Findings):
         footprint, work = self.footprints[position], self.works[position][self.alike[index]]
         forward, backward = self._ns(work[Sweep.FORWARD]), self._ns(work[Sweep.BACKWARD])
         inputs = self._ns(work[Sweep.INPUT_GRAD]) if Sweep.INPUT_GRAD in work else None
-        held, again = footprint.holdings[index], footprint.recomputed[index]
         return Cost(
             forward_ns=forward,
             backward_ns=backward,
             input_grad_ns=inputs,
             weight_grad_ns=None if inputs is None else max(0, backward - inputs),
-            recompute_ns=None if again is None else forward,
-            saved_bytes=held.saved_bytes,
-            saved_recompute_bytes=None if again is None else again.saved_bytes,
-            transient_bytes=held.transient_bytes,
-            transient_recompute_bytes=None if again is None else again.transient_bytes,
-            ending_transient_bytes=held.ending_transient_bytes,
-            ending_transient_recompute_bytes=None if again is None else again.ending_transient_bytes,
-            forward_transient_bytes=held.forward_transient_bytes,
-            forward_transient_recompute_bytes=None if again is None else again.forward_transient_bytes,
+            recompute_ns=None if footprint.recomputed[index] is None else forward,
+            **footprint.cost_bytes(index),
             source=Source.ROOFLINE if self.calibration is None else Source.CALIBRATED,
         )
 

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import TypedDict
 
 from torch import nn
 
@@ -22,6 +23,19 @@ class Holding:
     forward_transient_bytes: int
     transient_bytes: int
     ending_transient_bytes: int
+
+
+class CostBytes(TypedDict):
+    """The fields of a `Cost` that are bytes."""
+
+    saved_bytes: int
+    saved_recompute_bytes: int | None
+    transient_bytes: int
+    transient_recompute_bytes: int | None
+    ending_transient_bytes: int
+    ending_transient_recompute_bytes: int | None
+    forward_transient_bytes: int
+    forward_transient_recompute_bytes: int | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +71,20 @@ class Footprint:
     storage_bytes: dict[str, int]
     readers: dict[str, tuple[int, ...]]
     gradient_bytes: dict[str, int]
+
+    def cost_bytes(self, index: int) -> CostBytes:
+        """Return the bytes of piece ``index`` (the loss: one past the last), without recompute and with it."""
+        held, again = self.holdings[index], self.recomputed[index]
+        return CostBytes(
+            saved_bytes=held.saved_bytes,
+            saved_recompute_bytes=None if again is None else again.saved_bytes,
+            transient_bytes=held.transient_bytes,
+            transient_recompute_bytes=None if again is None else again.transient_bytes,
+            ending_transient_bytes=held.ending_transient_bytes,
+            ending_transient_recompute_bytes=None if again is None else again.ending_transient_bytes,
+            forward_transient_bytes=held.forward_transient_bytes,
+            forward_transient_recompute_bytes=None if again is None else again.forward_transient_bytes,
+        )
 
 
 def measure_footprint(chain: Chain, example: Example, model: nn.Module) -> Footprint:

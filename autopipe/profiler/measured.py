@@ -8,9 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from autopipe.documents.graph import Parameter
 from autopipe.documents.profile import Profile
-from autopipe.errors import InputError, ProfileError
+from autopipe.errors import InputError
 from autopipe.hardware.heap import keep_freed_memory
 from autopipe.profiler.assemble import (
     Measurements,
@@ -32,6 +31,7 @@ from autopipe.profiler.loss import choose_loss
 from autopipe.profiler.memory import StorageLedger
 from autopipe.profiler.optimizer import OptimizerMeter, parse_optimizer
 from autopipe.profiler.rounds import Rounds
+from autopipe.profiler.subject import autocast_dtype, example_of, main_dtype, trained_parameters
 from autopipe.profiler.timer import Progress, Samples, choose_clock, repeat
 from autopipe.recorder import Recording, record
 from autopipe.recorder.example import tensors
@@ -100,7 +100,7 @@ def measure(
     Layers are timed in place, on real values, while the undivided step runs; medians over rounds, identical layers
     pooled. Between layers where no cut is legal, all cost is booked to the first.
     """
-    example = Example((args,) if isinstance(args, Tensor) else tuple(args), dict(kwargs or {}), target)
+    example = example_of(args, kwargs, target)
     if budget_s < 0:
         raise InputError(f"a budget of {budget_s} s is no time: give at least 0, for a single round.")
     parse_optimizer(optimizer)
@@ -169,7 +169,8 @@ def _measure(
         keep_freed_memory()
     clock = choose_clock(device)
     load = ForeignLoad()
-    meter = OptimizerMeter(subject.optimizer, device, clock, touched_bytes=UPDATE_FACTOR * trained_bytes(model))
+    trained_bytes = sum(parameter.nbytes for parameter in trained_parameters(model))
+    meter = OptimizerMeter(subject.optimizer, device, clock, touched_bytes=UPDATE_FACTOR * trained_bytes)
     chain = Chain(pieces_of(subject.recording.module, graph), loss)
     examples, footprints = _footprints(chain, subject, sizes, notebook, progress)
     able = [index for index in range(len(chain.pieces)) if all(one.recomputed[index] for one in footprints)]
@@ -279,38 +280,6 @@ def _allocate_gradients(model: nn.Module) -> None:
     """Give every trainable parameter a gradient to add to.
 
     In training, all micro-batches but the first add to gradients that are there: this is what is measured.
-
-    Raises
-    ------
-    ProfileError
-        If nothing can be trained.
     """
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    if not trained:
-        raise ProfileError(
-            "no parameter of the model requires a gradient, so there is no training step to measure. "
-            "Set requires_grad on those that are to be trained."
-        )
-    for parameter in trained:
+    for parameter in trained_parameters(model):
         parameter.grad = torch.zeros_like(parameter)
-
-
-def trained_bytes(model: nn.Module) -> int:
-    """Return the bytes of all trainable parameters."""
-    return sum(parameter.nbytes for parameter in model.parameters() if parameter.requires_grad)
-
-
-def main_dtype(parameters: Sequence[Parameter]) -> str:
-    """Return the dtype that most bytes of the parameters have."""
-    total: dict[str, int] = {}
-    for parameter in parameters:
-        if not parameter.is_buffer:
-            total[parameter.dtype] = total.get(parameter.dtype, 0) + parameter.bytes
-    return max(total, key=total.__getitem__)
-
-
-def autocast_dtype(device: torch.device) -> str | None:
-    """Return the dtype to which autocast casts on ``device`` now, None where it is off."""
-    if not torch.is_autocast_enabled(device.type):
-        return None
-    return str(torch.get_autocast_dtype(device.type)).removeprefix("torch.")
