@@ -41,8 +41,8 @@ def resize(example: Example, samples: int, graph: Graph | None = None) -> Exampl
     """Return ``example`` with ``samples`` samples: its own, from the first on, repeated where they run out.
 
     Tensors that carry the batch are resized, in their first dimension unless the ``graph`` says otherwise, all else is
-    passed on as it is. Tensors are
-    detached, and none shares memory with the example, so that running on them leaves it untouched.
+    passed on as it is. Tensors are detached, and none shares memory with the example, so that running on them leaves
+    it untouched.
     """
     batch = batch_of(example, graph)
     whole = graph.whole_inputs if graph is not None else ()

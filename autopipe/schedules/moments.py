@@ -26,9 +26,8 @@ def rank_moments(schedule: Schedule) -> tuple[tuple[Moment, ...], ...]:
     """Return, per rank of a schedule without skips, its largest moments.
 
     Of two moments with the same stage in hand of which one has no less of anything, and a backward where the other
-    has one, only that one is kept. On a
-    rank with several stages, buffers and messages are counted at their most over all moments, which leaves far
-    fewer moments and books at most a few buffers too many.
+    has one, only that one is kept. On a rank with several stages, buffers and messages are counted at their most
+    over all moments, which leaves far fewer moments and books at most a few buffers too many.
     """
     near = edges_by_stage(chain(schedule.stages), schedule.stages)
     rows = []

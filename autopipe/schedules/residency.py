@@ -37,8 +37,8 @@ class StageHolding(msgspec.Struct, frozen=True, kw_only=True, order=True):
 
     ``in_flight`` leaves out the micro-batch in hand; ``inputs`` and ``gradients`` are receive buffers posted
     ahead; ``outputs`` and ``input_gradients`` are messages that may not have left, ``unanswered`` the most of those
-    for a stage that sends no gradient back, over all moments. ``forward`` tells whether it runs
-    a forward then, which may climb less high than a backward.
+    for a stage that sends no gradient back, over all moments. ``forward`` tells whether it runs a forward then,
+    which may climb less high than a backward.
     """
 
     in_flight: int
