@@ -1,6 +1,5 @@
 """A profile is planned in its recorded order, and in the order of the best stages on its graph, if that is faster."""
 
-import time
 from bisect import bisect_right
 from collections.abc import Callable
 
@@ -13,6 +12,7 @@ from autopipe.documents.profile import Profile
 from autopipe.errors import InfeasibleError
 from autopipe.hardware.cluster import Cluster
 from autopipe.planner.dag import Dag, Floats, Kind, Transfer, stage_loads
+from autopipe.planner.deadline import Deadline
 from autopipe.planner.reordering import blocks, must_precede, order_of_stages, reordered
 from autopipe.planner.request import Request, with_profiled
 from autopipe.planner.search import plan as plan_in_order
@@ -32,16 +32,14 @@ def plan(profile: Profile, cluster: Cluster, request: Request) -> Plan:
 
     See `autopipe.planner.search.plan` for parameters and for what is raised.
     """
-    begun = time.monotonic()
-    first = plan_in_order(profile, cluster, request)
-    left = request.time_limit_s - (time.monotonic() - begun)
-    order = better_order(profile, with_profiled(cluster, profile), first, time_limit_s=SHARE_OF_TIME * left)
-    if order is None:
+    deadline = Deadline.after(request.time_limit_s)
+    first = plan_in_order(profile, cluster, request, deadline=deadline)
+    share_s = SHARE_OF_TIME * deadline.left_s
+    order = better_order(profile, with_profiled(cluster, profile), first, time_limit_s=share_s)
+    if order is None or deadline.is_over:
         return first
     try:
-        second = plan_in_order(
-            reordered(profile, order), cluster, msgspec.structs.replace(request, time_limit_s=max(0.0, left))
-        )
+        second = plan_in_order(reordered(profile, order), cluster, request, deadline=deadline)
     except InfeasibleError:
         return first
     if second.step_ns >= first.step_ns:

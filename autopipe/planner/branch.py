@@ -1,6 +1,5 @@
 """A branch of the search: a cell and a kind of schedule, with a time under all its steps."""
 
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
@@ -9,6 +8,7 @@ from autopipe.hardware.cluster import Cluster
 from autopipe.planner.bounds import block, bottleneck, narrow
 from autopipe.planner.cells import Cell, Tables, least_stage_ns
 from autopipe.planner.counted import counted_bound_ns
+from autopipe.planner.deadline import Deadline
 from autopipe.planner.engine import ENGINES
 from autopipe.planner.kind import Kind, kinds
 from autopipe.planner.prices import Prices, best_prices, demand, even_prices, priced_bound_ns
@@ -19,7 +19,6 @@ from autopipe.planner.step_bound import tightest
 from autopipe.planner.wishes import Wishes
 
 SLACK = 1.25
-HOLD_LIMIT_S = 30.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,10 +139,10 @@ class Space:
             return None
         return replace(branch, bound_ns=max(bound.step_ns, branch.bound_ns), tight=True, split=bound.split)
 
-    def holds(self, branch: Branch) -> bool:
-        """Tell whether something in a branch fits for sure, however long it takes to look."""
+    def holds(self, branch: Branch, deadline: Deadline) -> bool:
+        """Tell whether something in a branch is found that fits, however long its step."""
         problem = self.problem(branch)
-        return not problem.coupled or solve_problem(problem, time.monotonic() + HOLD_LIMIT_S, ENGINES[0]) is not None
+        return not problem.coupled or solve_problem(problem, deadline, ENGINES[0]) is not None
 
     def _made(self, branch: Branch, *, base_only: bool) -> Problem:
         cell, tables = branch.cell, self.tables

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
 from typing import TYPE_CHECKING
@@ -13,9 +13,12 @@ import numpy.typing as npt
 
 from autopipe.planner.dag import Floats
 from autopipe.planner.dag_contraction import Contraction
+from autopipe.planner.deadline import NEVER, Deadline
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
+
+    from autopipe.planner.dag_loads import Loads
 
 BLOCK = 4096
 FINENESS = 2.0**60
@@ -34,6 +37,8 @@ class ClosedSets:
         Shape (sets,): the time of what a set holds.
     open_s : Floats
         Shape (sets,): the transfers between a set and the rest.
+    loads : dict from int to Loads
+        Those that are known, by micro-batches in flight.
     """
 
     contraction: Contraction
@@ -41,6 +46,7 @@ class ClosedSets:
     seconds: Floats
     open_s: Floats
     counts: csr_matrix
+    loads: dict[int, Loads] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def size(self) -> int:
@@ -103,12 +109,19 @@ class ClosedSets:
         return np.array([node for group in groups for node in self.contraction.groups[group]], dtype=np.int64)
 
 
-def every_closed_set(contraction: Contraction, most: int) -> ClosedSets | None:
-    """Return all closed sets, or None if there are more than ``most``."""
+def every_closed_set(contraction: Contraction, most: int, deadline: Deadline = NEVER) -> ClosedSets | None:
+    """Return all closed sets, or None if there are more than ``most``.
+
+    Raises
+    ------
+    OutOfTimeError
+        If the deadline passes first.
+    """
     needs = [_bits(groups) for groups in contraction.predecessors]
     level = {0: _bits(group for group, others in enumerate(contraction.predecessors) if not others)}
     found = [0]
     for _ in range(contraction.size):
+        deadline.check()
         following: dict[int, int] = {}
         for held, ready in level.items():
             left = ready

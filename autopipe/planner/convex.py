@@ -1,7 +1,6 @@
 """The best cut into convex stages: an exact search over chains of closed sets."""
 
 import heapq
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
@@ -11,6 +10,7 @@ import numpy as np
 from autopipe.planner.closed_sets import ClosedSets
 from autopipe.planner.dag import Booleans, Floats
 from autopipe.planner.dag_loads import EXACT, INFINITE, Indices, Loads
+from autopipe.planner.deadline import NEVER, Deadline
 
 PAIRS_AT_ONCE = 1_000_000
 
@@ -20,10 +20,6 @@ class Combine(StrEnum):
 
     MAXIMUM = "maximum"
     SUM = "sum"
-
-
-class OutOfTimeError(Exception):
-    """The deadline passed before the answer was known."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,8 +38,6 @@ class Programme:
     ----------
     exactly : bool
         Whether there must be that many stages.
-    deadline : float
-        On the clock of `time.monotonic`.
 
     Notes
     -----
@@ -59,7 +53,7 @@ class Programme:
     limit_s: float
     combine: Combine = Combine.MAXIMUM
     exactly: bool = False
-    deadline: float = INFINITE
+    deadline: Deadline = NEVER
 
     def solve(self) -> Chain | None:
         """Return the best chain, or None if there is none.
@@ -74,8 +68,8 @@ class Programme:
         worths, following = [worth], [np.full(self.closed.size, -1)]
         loads: list[Loads] = []
         for stages_to_end in range(1, self.stages + 1):
-            in_flight = self.closed.contraction.dag.in_flight(stages_to_end)
-            loads.append(loads[0] if loads and in_flight == 1 else Loads.of(self.closed, in_flight))
+            self.deadline.check()
+            loads.append(Loads.of(self.closed, self.closed.contraction.dag.in_flight(stages_to_end)))
             worth, choice = self._step(worth, stages_to_end, loads[-1])
             worths.append(worth)
             following.append(choice)
@@ -98,20 +92,15 @@ class Programme:
         """Return what one stage and the others come to."""
         return max(load, other) if self.combine is Combine.MAXIMUM else load + other
 
-    def check_time(self) -> None:
-        """Raise `OutOfTimeError` after the deadline."""
-        if time.monotonic() > self.deadline:
-            raise OutOfTimeError
-
     def _step(self, worth: Floats, stages_to_end: int, loads: Loads) -> tuple[Floats, Indices]:
         """Return what every set is worth with one stage more, and the set that its first stage leads to."""
         closed = self.closed
         outer = np.flatnonzero(worth < INFINITE)
-        inner = np.flatnonzero(self._is_possible(stages_to_end))
+        inner = np.flatnonzero(self._is_possible(stages_to_end) & self._may_fit(stages_to_end, loads))
         value = np.full(closed.size, INFINITE)
         choice = np.full(closed.size, -1, dtype=np.int64)
         for rows, columns in self._blocks(inner, outer):
-            self.check_time()
+            self.deadline.check()
             total = self.together(loads.at_least(rows, columns, self.limit_s), worth[columns])
             found = total.argmin(axis=1)
             value[rows], choice[rows] = total[np.arange(len(rows)), found], columns[found]
@@ -138,6 +127,16 @@ class Programme:
         possible[0] = not self.exactly or stages_to_end == self.stages
         possible[-1] = False
         return possible
+
+    def _may_fit(self, stages_to_end: int, loads: Loads) -> Booleans:
+        """Tell for which sets all stages before have together memory enough, and all stages after."""
+        if loads.choices is None:
+            return np.ones(self.closed.size, dtype=bool)
+        limit = loads.choices.limit_bytes * (1 + EXACT)
+        # Earlier stages have more micro-batches in flight than `loads` counts, later ones at least those of the last.
+        last = Loads.of(self.closed, self.closed.contraction.dag.in_flight(1)).least_bytes
+        fits = loads.least_bytes <= (self.stages - stages_to_end) * limit
+        return np.asarray(fits & (last[-1] - last <= stages_to_end * limit))
 
 
 class _BestFirst:
@@ -166,7 +165,7 @@ class _BestFirst:
                 self._spent[0, stages] = 0.0
                 self._expand(0, stages)
         while self._queue:
-            self._programme.check_time()
+            self._programme.deadline.check()
             bound, to_go, inner, place, outer, is_true = heapq.heappop(self._queue)
             if not is_true:
                 self._push(inner, to_go, place + 1)

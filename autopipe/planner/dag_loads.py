@@ -42,7 +42,13 @@ class Loads:
 
     @classmethod
     def of(cls, closed: ClosedSets, in_flight: int) -> "Loads":
-        """Return the loads for a number of micro-batches in flight."""
+        """Return the loads for a number of micro-batches in flight: made once for the same sets."""
+        if in_flight not in closed.loads:
+            closed.loads[in_flight] = cls._made(closed, in_flight)
+        return closed.loads[in_flight]
+
+    @classmethod
+    def _made(cls, closed: ClosedSets, in_flight: int) -> "Loads":
         found = choices(closed.contraction.dag, in_flight)
         none = np.empty(0)
         if found is None:

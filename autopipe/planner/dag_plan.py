@@ -1,20 +1,21 @@
 """A graph is cut into the convex stages with the least bottleneck, with a proof or the true gap."""
 
 import math
-import time
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import islice, pairwise
 
 import numpy as np
 
 from autopipe.errors import InfeasibleError, InputError
 from autopipe.planner.closed_sets import ClosedSets, every_closed_set, sets_of_orders
-from autopipe.planner.convex import Chain, Combine, OutOfTimeError, Programme
+from autopipe.planner.convex import Chain, Combine, Programme
 from autopipe.planner.dag import Dag, StageLoad, stage_loads
 from autopipe.planner.dag_contraction import Contraction, contract_dominated, contract_uncuttable, uncontracted
 from autopipe.planner.dag_loads import INFINITE, Loads
 from autopipe.planner.dag_orders import orders
 from autopipe.planner.dag_recompute import choices, faster_seconds, recompute_is_faster
+from autopipe.planner.deadline import NEVER, Deadline, OutOfTimeError
+from autopipe.planner.memory_price import MemoryPrice
 from autopipe.planner.range_search import RangeSearch
 from autopipe.units import format_bytes
 
@@ -85,7 +86,7 @@ def plan_dag(dag: Dag, *, stages: int | None = None, time_limit_s: float = 30.0)
     Otherwise branch and bound over ranges of closed sets runs until it has a proof or the time is up. Same
     input, same plan, unless the time limit ends the search.
     """
-    deadline = time.monotonic() + time_limit_s
+    deadline = Deadline.after(time_limit_s)
     most = min(dag.devices, dag.nodes) if stages is None else stages
     if not 1 <= most <= min(dag.devices, dag.nodes):
         raise InputError(
@@ -103,7 +104,9 @@ def plan_dag(dag: Dag, *, stages: int | None = None, time_limit_s: float = 30.0)
     search = _Search(graph, stages=most, exactly=stages is not None, memory_binds=binds, deadline=deadline)
     found = search.run()
     if found is None:
-        raise InfeasibleError(_infeasible(dag, most, exactly=stages is not None, proven=search.proven))
+        raise InfeasibleError(
+            _infeasible(dag, most, exactly=stages is not None, proven=search.proven, deadline=deadline)
+        )
     return _write(dag, found)
 
 
@@ -124,31 +127,37 @@ class _Found:
 class _Search:
     """First plans from topological orders, then the exact search that the number of closed sets allows."""
 
-    def __init__(self, graph: Contraction, *, stages: int, exactly: bool, memory_binds: bool, deadline: float) -> None:
+    def __init__(
+        self, graph: Contraction, *, stages: int, exactly: bool, memory_binds: bool, deadline: Deadline
+    ) -> None:
         self._graph = graph
         self._stages = min(stages, graph.size)
         self._exactly = exactly
         self._memory_binds = memory_binds
         self._deadline = deadline
         self._all_s = float(graph.seconds.sum())
-        self._bound_s = max(self._all_s / self._stages, float(graph.seconds.max()))
+        priced_s = MemoryPrice.best(graph, self._stages).bound_s
+        self._bound_s = max(self._all_s / self._stages, float(graph.seconds.max()), priced_s)
         self.proven = True
 
     def run(self) -> _Found | None:
         first = self._first()
-        graph = self._contracted(first)
-        closed = every_closed_set(graph, MOST_SETS)
-        if closed is not None:
-            try:
-                return self._listed(closed, first)
-            except OutOfTimeError:
-                return first
-        return self._bounded(graph, first)
+        try:
+            graph = self._contracted(first)
+            closed = every_closed_set(graph, MOST_SETS, self._deadline)
+            return self._bounded(graph, first) if closed is None else self._listed(closed, first)
+        except OutOfTimeError:
+            self.proven = False
+            return first
 
     def _first(self) -> _Found | None:
-        """Return the best plan along some topological orders."""
+        """Return the best plan along some topological orders; along the first one alone where time is too short."""
         closed = sets_of_orders(self._graph, orders(self._graph))
-        chain = self._least(closed, INFINITE)
+        try:
+            chain = self._least(closed, INFINITE)
+        except OutOfTimeError:
+            closed = sets_of_orders(self._graph, islice(orders(self._graph), 1))
+            chain = self._least(closed, INFINITE, NEVER)
         return None if chain is None else _Found(closed=closed, chain=chain, bound_s=self._bound_s, engine=ORDERED)
 
     def _contracted(self, first: _Found | None) -> Contraction:
@@ -207,18 +216,24 @@ class _Search:
             return best
         return best
 
-    def _least(self, closed: ClosedSets, most_s: float) -> Chain | None:
+    def _least(self, closed: ClosedSets, most_s: float, deadline: Deadline | None = None) -> Chain | None:
         """Return the chain with the least bottleneck under ``most_s``, looking among low ones first."""
         limit = self._bound_s * 1.02
         while limit < min(most_s, self._all_s * GROWTH):
-            chain = self._programme(closed, limit).solve()
+            chain = self._programme(closed, limit, deadline=deadline).solve()
             if chain is not None:
                 return chain
             limit *= GROWTH
-        return self._programme(closed, most_s).solve()
+        return self._programme(closed, most_s, deadline=deadline).solve()
 
     def _programme(
-        self, closed: ClosedSets, limit_s: float, *, combine: Combine = Combine.MAXIMUM, stages: int | None = None
+        self,
+        closed: ClosedSets,
+        limit_s: float,
+        *,
+        combine: Combine = Combine.MAXIMUM,
+        stages: int | None = None,
+        deadline: Deadline | None = None,
     ) -> Programme:
         return Programme(
             closed=closed,
@@ -226,7 +241,7 @@ class _Search:
             limit_s=limit_s,
             combine=combine,
             exactly=self._exactly,
-            deadline=self._deadline,
+            deadline=deadline or self._deadline,
         )
 
 
@@ -281,34 +296,51 @@ def check_cut(plan: DagPlan) -> None:
         assert all(load.memory_bytes <= limit for load in plan.loads), "every stage fits in memory"
 
 
-def _infeasible(dag: Dag, stages: int, *, exactly: bool, proven: bool) -> str:
+def _infeasible(dag: Dag, stages: int, *, exactly: bool, proven: bool, deadline: Deadline) -> str:
     """Return what is missing, and a limit that would do: solved again, along topological orders."""
     assert dag.memory_bytes is not None, "without a limit some cut exists"
     per_node = [choices(dag, 1), choices(dag, dag.in_flight(stages))]
     least = np.max([found.base_bytes - found.saved_bytes for found in per_node if found is not None], axis=0)
     largest = int(np.argmax(least))
-    low, high = dag.memory_bytes, float(dag.memory_bytes)
-    while not _fits_along_orders(dag, stages, high, exactly=exactly):
-        low, high = high, high * 2
-    while high > low * 1.01:
-        middle = (low + high) / 2
-        fits = _fits_along_orders(dag, stages, middle, exactly=exactly)
-        low, high = (low, middle) if fits else (middle, high)
+    enough = _enough_bytes(dag, dag.memory_bytes, stages, exactly=exactly, deadline=deadline)
+    remedy = "Give a larger --memory, more devices or a longer --time-limit."
+    if enough is not None:
+        remedy = (
+            f"{format_bytes(round(enough))} would do: plan with --memory {-(-enough // 2**20):.0f}MiB, or with more "
+            "devices."
+        )
     count = f"{stages} stages" if exactly else f"at most {stages} stages"
     doubt = "" if proven else " was found in time that"
     return (
         f"no cut of {dag.name!r} into {count}{doubt} fits in {format_bytes(int(dag.memory_bytes))} a device (its "
-        f"largest node, {dag.names[largest]}, needs up to {format_bytes(int(least[largest]))} by itself). "
-        f"{format_bytes(round(high))} would do: plan with --memory {-(-high // 2**20):.0f}MiB, or with more devices."
+        f"largest node, {dag.names[largest]}, needs up to {format_bytes(int(least[largest]))} by itself). {remedy}"
     )
 
 
-def _fits_along_orders(dag: Dag, stages: int, memory_bytes: float, *, exactly: bool) -> bool:
+def _enough_bytes(dag: Dag, low: float, stages: int, *, exactly: bool, deadline: Deadline) -> float | None:
+    """Return a memory above ``low`` with which something fits, None if there is no time to find one."""
+    high, enough = low, None
+    try:
+        while not _fits_along_orders(dag, stages, high, exactly=exactly, deadline=deadline):
+            low, high = high, high * 2
+        enough = high
+        while enough > low * 1.01:
+            middle = (low + enough) / 2
+            fits = _fits_along_orders(dag, stages, middle, exactly=exactly, deadline=deadline)
+            low, enough = (low, middle) if fits else (middle, enough)
+    except OutOfTimeError:
+        pass
+    return enough
+
+
+def _fits_along_orders(dag: Dag, stages: int, memory_bytes: float, *, exactly: bool, deadline: Deadline) -> bool:
     # Only whether it fits is asked: recomputing is free, so that the first way that fits is as good as any.
     seconds = faster_seconds(dag)
     plain, recomputed = replace(dag.plain, seconds=seconds), replace(dag.recomputed, seconds=seconds)
     larger = replace(dag, memory_bytes=memory_bytes, plain=plain, recomputed=recomputed)
     graph = uncontracted(larger, seconds)
     closed = sets_of_orders(graph, orders(graph))
-    programme = Programme(closed=closed, stages=min(stages, graph.size), limit_s=INFINITE, exactly=exactly)
+    programme = Programme(
+        closed=closed, stages=min(stages, graph.size), limit_s=INFINITE, exactly=exactly, deadline=deadline
+    )
     return programme.solve() is not None

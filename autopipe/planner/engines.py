@@ -1,7 +1,6 @@
 """Engines that solve an integer programme, one after the other until one answers: HiGHS, scipy's milp, CBC."""
 
 import math
-import time
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -9,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from autopipe.errors import InputError
+from autopipe.planner.deadline import Deadline
 from autopipe.planner.engine import ENGINES, Answer, EngineError, run_highs
 
 INTEGER = "Integer"
@@ -30,13 +30,11 @@ def run(model: Any, *, engine: str, time_limit_s: float, gap: float = 0.0, nodes
     """
     if engine not in ENGINES:
         raise InputError(f"there is no engine {engine!r}: choose from {', '.join(ENGINES)}.")
-    deadline = time.monotonic() + time_limit_s
+    deadline = Deadline.after(time_limit_s)
     failures = []
     for name in (engine, *(other for other in ENGINES if other != engine)):
         try:
-            return RUNNERS[name](
-                model, time_limit_s=max(LEAST_TIME_S, deadline - time.monotonic()), gap=gap, nodes=nodes
-            )
+            return RUNNERS[name](model, time_limit_s=max(LEAST_TIME_S, deadline.left_s), gap=gap, nodes=nodes)
         except Exception as error:
             # An engine is a program of others' that may end in any way; its failure is a reason to ask the next.
             failures.append(f"{name} failed ({type(error).__name__}: {str(error) or 'without a word'})")

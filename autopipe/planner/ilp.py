@@ -8,6 +8,7 @@ from typing import Any
 
 from autopipe.errors import InputError
 from autopipe.planner.bounds import Reduction
+from autopipe.planner.deadline import Deadline
 from autopipe.planner.engine import ENGINES
 from autopipe.planner.engines import run
 from autopipe.planner.problem import Problem, objective_ns
@@ -60,8 +61,9 @@ def solve(
         raise InputError(f"there is no engine {engine!r}: choose from {', '.join(ENGINES)}.")
     if not reduction.arcs:
         return None
+    deadline = Deadline.after(time_limit_s)
     programme = build(problem, reduction)
-    answer = run(programme.model, engine=engine, time_limit_s=time_limit_s, gap=TOLERANCE, nodes=nodes)
+    answer = run(programme.model, engine=engine, time_limit_s=deadline.left_s, gap=TOLERANCE, nodes=nodes)
     if answer is None:
         return None
     path = sorted(arc for arc, variable in programme.chosen.items() if variable.varValue > 0.5)

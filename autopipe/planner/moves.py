@@ -4,6 +4,7 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import replace
 
+from autopipe.planner.deadline import NEVER, Deadline
 from autopipe.planner.problem import Problem, ranks_of
 from autopipe.planner.score import Candidate, Costed, recosted, simulated
 from autopipe.planner.step_bound import any_schedule_bound_ns
@@ -13,7 +14,7 @@ BUDGET = 150_000
 LONG = 4
 
 
-def improved(candidate: Candidate) -> Candidate:
+def improved(candidate: Candidate, deadline: Deadline = NEVER) -> Candidate:
     """Return ``candidate``, or a better one that single moves lead to: never slower, never above a limit.
 
     A move shifts one boundary by a layer, changes the depth of 1F1B by one, or lets one layer no longer recompute.
@@ -21,9 +22,12 @@ def improved(candidate: Candidate) -> Candidate:
 
     Notes
     -----
-    Ends at a local optimum or when the moves tried add up to some `BUDGET` actions: deterministic.
+    Ends at a local optimum or when the moves tried add up to some `BUDGET` actions: deterministic, unless the
+    deadline passes first.
     """
     left = BUDGET
+    if deadline.is_over:
+        return candidate
     best, best_ns = candidate, candidate.costed.estimate_ns()
     while left > 0:
         found: tuple[int, Costed] | None = None
@@ -31,14 +35,14 @@ def improved(candidate: Candidate) -> Candidate:
             if _bound_ns(costs) >= best.step_ns:
                 continue
             left -= 2 * min(costs.size, LONG * 12 * costs.problem.ranks * costs.problem.stages)
-            if left < 0:
+            if left < 0 or deadline.is_over:
                 break
             if not fits(costs):
                 continue
             step = costs.estimate_ns()
             if step < (best_ns if found is None else found[0]):
                 found = step, costs
-        if found is None:
+        if found is None or deadline.is_over:
             break
         moved = simulated(found[1])
         if not moved.fits or moved.step_ns >= best.step_ns:

@@ -2,22 +2,26 @@
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from autopipe.planner.closed_sets import ClosedSets, describe
-from autopipe.planner.convex import Chain, OutOfTimeError, Programme
+from autopipe.planner.convex import Chain, Programme
 from autopipe.planner.dag import Booleans, Floats
 from autopipe.planner.dag_contraction import Contraction
 from autopipe.planner.dag_recompute import choices
+from autopipe.planner.deadline import Deadline, OutOfTimeError
+from autopipe.planner.memory_price import MemoryPrice
 from autopipe.planner.set_range import Cuts, Range
 
 NEVER = -np.inf
 TOLERANCE = 1e-9
 ROUNDS_BETWEEN_PROGRAMMES = 8
 NEIGHBOURS = 400
+LOOK_SHARE = 0.05
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,8 +42,8 @@ class RangeSearch:
         The bottleneck of a plan that is known; only better ones are looked for.
     known : sequence of Booleans
         Closed sets of good plans, shape (groups,) each.
-    deadline : float
-        On the clock of `time.monotonic`.
+    deadline : Deadline
+        As long as the last look at the sets took is kept for a last look.
 
     Notes
     -----
@@ -48,7 +52,8 @@ class RangeSearch:
     is read off the range's hull; so the best b after each stage, and whether the last stage fits in T, follow
     from range to range, for any choice of sets in them. The least T that passes is a bound. The ranges on its
     path are split at a group that is in some of their sets, until the sets found on the hulls, through the exact
-    programme over them, give a plan as good as the bound. Memory only forbids what can fit in no way.
+    programme over them, give a plan as good as the bound. Memory forbids what can fit in no way, and where nodes
+    recompute it counts at one price in the times of `MemoryPrice`.
     """
 
     def __init__(
@@ -58,37 +63,40 @@ class RangeSearch:
         stages: int,
         limit_s: float,
         known: Sequence[Booleans],
-        deadline: float,
+        deadline: Deadline,
         exactly: bool = False,
     ) -> None:
-        self._cuts = Cuts(contraction)
+        self._price = MemoryPrice.best(contraction, stages)
+        self._cuts = Cuts(contraction, self._price.seconds, deadline)
         self._stages = stages
         self._limit_s = limit_s
         self._deadline = deadline
         self._exactly = exactly
-        self._all_s = float(contraction.seconds.sum())
+        self._look_s = min(1.0, LOOK_SHARE * max(0.0, deadline.left_s))
+        self._all_s = float(self._price.seconds.sum())
         self._sets = {held.tobytes(): held for held in known}
         self._least_bytes, self._memory_bytes = _least_bytes(contraction)
         self._ranges: list[Range] = []
         self._jump_s = np.empty((0, 0))
         self._best: tuple[ClosedSets, Chain] | None = None
-        self.bound_s = self._all_s / stages
+        self.bound_s = max(self._price.bound_s, float(contraction.seconds.sum()) / stages)
 
     def solve(self) -> Bounded:
         """Return the best chain found, and the bound."""
         try:
             self._add(_along_the_longest_path(self._cuts))
-            self._improve(self._deadline)
+            self._improve()
             rounds = 0
             while (path := self._raise_bound()) is not None:
                 if not self._split(path):
                     break
                 rounds += 1
                 if rounds % ROUNDS_BETWEEN_PROGRAMMES == 0:
-                    self._improve(self._deadline)
+                    self._improve()
         except OutOfTimeError:
             pass
-        self._improve(np.inf)
+        with suppress(OutOfTimeError):
+            self._improve()
         closed, chain = self._best or (None, None)
         return Bounded(closed=closed, chain=chain, bound_s=min(self.bound_s, self._limit_s))
 
@@ -96,8 +104,7 @@ class RangeSearch:
         """Add the ranges between pairs of (inside, outside) in which a boundary of a better plan can lie."""
         added = []
         for inside, outside in between:
-            if time.monotonic() > self._deadline:
-                raise OutOfTimeError
+            self._deadline.sooner(self._look_s).check()
             if self._is_possible(inside, outside):
                 added.append(self._cuts.range(inside, outside))
                 self._sets.update((held.tobytes(), held) for held in added[-1].sets)
@@ -116,10 +123,9 @@ class RangeSearch:
         open_s = float(cuts.net_s[must_open].sum())
         before = float(cuts.seconds[inside].sum()) + open_s
         after = float(cuts.seconds[outside].sum()) + open_s
-        return any(
-            before < stage * self._limit_s and after < (self._stages - stage) * self._limit_s
-            for stage in range(1, self._stages)
-        )
+        fits_before = before < np.cumsum(self._price.before_s(self._limit_s))[:-1]
+        fits_after = after < np.cumsum(self._limit_s + self._price.allowance_s)[-2::-1]
+        return bool((fits_before & fits_after).any())
 
     def _jumps(self, first: Sequence[Range], second: Sequence[Range]) -> Floats:
         """Return the most that can be open at boundaries of both ranges, shape (first, second).
@@ -136,6 +142,7 @@ class RangeSearch:
         not_inside = inside @ cuts.incidence.T < cuts.net_sizes
         jump = 2 * (not_outside * cuts.net_s) @ not_inside.T.astype(np.float64)
         for net in np.flatnonzero(cuts.net_sizes > 2):
+            self._deadline.sooner(self._look_s).check()
             ends = list(cuts.contraction.nets[net][0])
             between = outside[:, ends] @ inside[:, ends].T > 0
             jump -= cuts.net_s[net] * (between & not_outside[:, [net]] & not_inside[None, :, net])
@@ -160,8 +167,6 @@ class RangeSearch:
             self.bound_s = self._limit_s
             return None
         while high - low > TOLERANCE * high:
-            if time.monotonic() > self._deadline:
-                raise OutOfTimeError
             middle = (low + high) / 2
             path = self._path(worth, middle)
             if path is None:
@@ -172,19 +177,21 @@ class RangeSearch:
 
     def _path(self, worth: Callable[[Floats], Floats], most_s: float) -> list[int] | None:
         """Return ranges in which the boundaries of a plan of bottleneck ``most_s`` could lie, None if none can."""
+        stage_s, last_s = self._price.before_s(most_s), most_s + self._price.allowance_s[0]
         if not self._ranges:
-            return [] if self._all_s <= most_s else None
-        reached = worth(np.full(len(self._ranges), most_s))
+            return [] if self._all_s <= last_s else None
+        reached = worth(np.full(len(self._ranges), stage_s[0]))
         came_from: list[npt.NDArray[np.int64]] = []
-        for _ in range(1, self._stages):
-            if reached.max() >= self._all_s - most_s:
+        for stage in range(1, self._stages):
+            self._deadline.sooner(self._look_s).check()
+            if reached.max() >= self._all_s - last_s:
                 path = [int(reached.argmax())]
                 for previous in reversed(came_from):
                     path.append(int(previous[path[-1]]))
                 return path[::-1]
             through = reached[:, None] + self._jump_s
             came_from.append(through.argmax(axis=0))
-            reached = worth(most_s + through.max(axis=0))
+            reached = worth(stage_s[stage] + through.max(axis=0))
         return None
 
     def _split(self, path: Sequence[int]) -> bool:
@@ -206,19 +213,26 @@ class RangeSearch:
         self._add(parts)
         return bool(split)
 
-    def _improve(self, deadline: float) -> None:
+    def _improve(self) -> None:
         """Look for a better chain among the sets that are known, and among their neighbours when one is found."""
         while True:
+            begun = time.monotonic()
             held = np.unique(np.array(list(self._sets.values())).astype(np.uint8), axis=0)
             closed = describe(self._cuts.contraction, held)
             programme = Programme(
-                closed=closed, stages=self._stages, limit_s=self._limit_s, exactly=self._exactly, deadline=deadline
+                closed=closed,
+                stages=self._stages,
+                limit_s=self._limit_s,
+                exactly=self._exactly,
+                deadline=self._deadline,
             )
             chain = programme.solve()
+            self._look_s = time.monotonic() - begun
             if chain is None or chain.seconds >= self._limit_s * (1 - TOLERANCE):
                 return
             self._best, self._limit_s = (closed, chain), chain.seconds
             for index in chain.sets[1:-1]:
+                self._deadline.check()
                 self._sets.update(_neighbours(self._cuts, closed.members[index].astype(bool)))
 
 

@@ -33,25 +33,26 @@ def runners_up(search: Search, best: Candidate) -> tuple[tuple[Alternative, ...]
         look = _look(branch.kind, len(branch.cell.grid.rows))
         if look not in seen:
             seen.add(look)
-            others.append(_pruned(search.space, branch, best))
+            others.append(_pruned(search, branch, best))
     others.sort(key=lambda other: (other.step_ns or 0, other.pipeline_size, other.micro_batch_size, other.schedule))
     for branch in search.unfit:
         look = _look(branch.kind, len(branch.cell.grid.rows))
         own = look == _look(best.problem.kind, best.problem.ranks)
-        if (own or look not in seen) and len(others) < MOST:
+        if (own or look not in seen) and len(others) < MOST and not search.deadline.is_over:
             seen.add(look)
             problem = search.space.problem(branch)
             lacking = shortage(problem)
             if lacking is not None:
                 others.append(_of_branch(branch, None, lacking.in_words(problem)))
-    fewer = () if search.space.request.stages else tuple(_fewer(search.space))
+    fewer = () if search.space.request.stages else tuple(_fewer(search))
     return tuple(others[:MOST]), fewer
 
 
-def _pruned(space: Space, branch: Branch, best: Candidate) -> Alternative:
+def _pruned(search: Search, branch: Branch, best: Candidate) -> Alternative:
     """Return a branch that was not solved: its simulated split where that is quick, else no more than its bound."""
+    space = search.space
     size = 2 * len(branch.cell.grid.rows) * branch.kind.virtual * branch.cell.micro_batches
-    if size <= QUICK and not branch.tight and branch.kind.virtual == 1:
+    if size <= QUICK and not branch.tight and branch.kind.virtual == 1 and not search.deadline.is_over:
         branch = space.tightened(branch) or branch
     if branch.split is not None and size <= QUICK:
         problem = space.problem(branch)
@@ -61,12 +62,12 @@ def _pruned(space: Space, branch: Branch, best: Candidate) -> Alternative:
     return _of_branch(branch, branch.bound_ns, "not solved: no step of it is shorter than this", solved=False)
 
 
-def _fewer(space: Space) -> Iterator[Alternative]:
-    """Yield the best plan of one pipeline for each halving of the devices, down to one."""
-    count = len(space.cluster.devices) // 2
-    while count >= 1:
+def _fewer(search: Search) -> Iterator[Alternative]:
+    """Yield the best plan of one pipeline for each halving of the devices, down to one, while there is time."""
+    count = len(search.space.cluster.devices) // 2
+    while count >= 1 and not search.deadline.is_over:
         if count <= MOST_FEWER:
-            yield from _on(space, count)
+            yield from _on(search.space, count)
         count //= 2
 
 

@@ -2,7 +2,7 @@
 
 import heapq
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from autopipe.costs.validity import check_profile
@@ -13,6 +13,7 @@ from autopipe.hardware.cluster import Cluster, check_cluster
 from autopipe.planner.bounds import frontier
 from autopipe.planner.branch import Branch, Space
 from autopipe.planner.cells import Tables, cells
+from autopipe.planner.deadline import Deadline
 from autopipe.planner.explain import binding_sentence
 from autopipe.planner.fitting import bound_of_stages, try_fitted
 from autopipe.planner.moves import improved
@@ -32,7 +33,7 @@ FIRST_TRIED = 8
 MOST_IN_VAIN = 1
 
 
-def plan(profile: Profile, cluster: Cluster, request: Request) -> Plan:
+def plan(profile: Profile, cluster: Cluster, request: Request, *, deadline: Deadline | None = None) -> Plan:
     """Return the replicas, stages, micro-batch size, schedule and recompute of the shortest step within memory.
 
     All devices are used, p ranks times d replicas. For every number of micro-batches the smallest size that gives
@@ -42,6 +43,9 @@ def plan(profile: Profile, cluster: Cluster, request: Request) -> Plan:
     ----------
     cluster : Cluster
         Memory and links that it leaves open are taken from the profile.
+    deadline : Deadline, optional
+        By default the request's time limit from now on. What is not done by then is left out, except for finding a
+        first plan.
 
     Raises
     ------
@@ -58,6 +62,7 @@ def plan(profile: Profile, cluster: Cluster, request: Request) -> Plan:
     could shorten the best step by less than `MARGIN` are not solved. Deterministic unless the time limit ends the
     search.
     """
+    deadline = deadline or Deadline.after(request.time_limit_s)
     check_profile(profile)
     check_cluster(cluster)
     check_request(request)
@@ -66,10 +71,10 @@ def plan(profile: Profile, cluster: Cluster, request: Request) -> Plan:
     tables = Tables(profile, request)
     found = cells(cluster, tables, request, shapes(profile, cluster, request))
     space = Space(profile=profile, cluster=cluster, request=request, wishes=request.wishes(profile), tables=tables)
-    search = Search(space=space, deadline=time.monotonic() + max(0.0, request.time_limit_s))
+    search = Search(space=space, deadline=deadline)
     search.run([branch for cell in found for branch in space.branches(cell)])
     if search.best is None:
-        raise InfeasibleError(infeasible_message(space, [*search.unfit, *search.late]))
+        raise InfeasibleError(infeasible_message(space, [*search.unfit, *search.late], deadline))
     best = search.finish()
     others, fewer = runners_up(search, best)
     return write_plan(
@@ -77,7 +82,7 @@ def plan(profile: Profile, cluster: Cluster, request: Request) -> Plan:
         batch_size=request.batch_size // best.problem.grid.replicas,
         certificate=search.certificate(best),
         binding=binding_sentence(best, fewer),
-        explanation=what_if(space, best),
+        explanation=what_if(space, best, deadline),
         alternatives=(*fewer, *others),
     )
 
@@ -105,16 +110,19 @@ class Search:
         Branches whose bound leaves nothing to win.
     late : list of Branch
         Branches that were left unsolved, for lack of time or of prospects; their bounds count in the certificate.
+    deadline : Deadline
+        As long as the last simulation of a branch took is kept for one more.
     """
 
     space: Space
-    deadline: float
+    deadline: Deadline
     found: list[Found] = field(default_factory=list)
     unfit: list[Branch] = field(default_factory=list)
     pruned: list[Branch] = field(default_factory=list)
     late: list[Branch] = field(default_factory=list)
     fitted: bool = False
     best_ns: int | None = None
+    _scored_s: float = 0.0
     _in_vain: dict[tuple[bool, int], int] = field(default_factory=dict)
 
     @property
@@ -193,7 +201,7 @@ class Search:
             return False
         if branch.bound_ns > self.best_ns * (1 - MARGIN):
             self.pruned.append(branch)
-        elif time.monotonic() > self.deadline:
+        elif self.deadline.sooner(self._scored_s).is_over:
             self.late.append(branch)
         else:
             return False
@@ -228,7 +236,8 @@ class Search:
     def _solve(self, branch: Branch) -> Found | None:
         """Return the best candidate of a branch by the simulator, None if it has none."""
         problem = self.space.problem(branch)
-        solved = solve_problem(problem, self.deadline, self.space.request.engine, best_ns=self.best_ns)
+        deadline = self.deadline.sooner(self._scored_s)
+        solved = solve_problem(problem, deadline, self.space.request.engine, best_ns=self.best_ns)
         if solved is None:
             return None
         solution = solved.solution
@@ -236,19 +245,24 @@ class Search:
         choices |= {(bounds, ()): None for bounds in (branch.split, *solved.also) if bounds and keeps(problem, bounds)}
         choices[solution.bounds, solution.levels] = None
         costs = [costed(problem, bounds, levels=levels) for bounds, levels in choices]
-        return Found(branch=branch, candidate=_best_of(costs), solved=solved)
+        costs = _worth_simulating(costs, deadline)
+        begun = time.monotonic()
+        candidate = min((simulated(one) for one in costs), key=lambda candidate: candidate.rank)
+        self._scored_s = time.monotonic() - begun
+        return Found(branch=branch, candidate=candidate, solved=solved)
 
     def finish(self) -> Candidate:
         """Return the best candidate after local moves, under the schedule that is fitted to it if that is better."""
         ranked = sorted(self.found, key=lambda one: one.candidate.rank)
         most = IMPROVED if ranked[0].candidate.costed.size <= LARGE else 1
         for one in ranked[:most]:
-            moved = improved(one.candidate)
+            moved = improved(one.candidate, self.deadline)
             self._put(one.candidate, moved)
         best = self.best
         assert best is not None
-        if self.space.request.schedule in (None, FITTED):
-            fitted, self.fitted = try_fitted(best, asked=self.space.request.schedule == FITTED)
+        asked = self.space.request.schedule == FITTED
+        if asked or (self.space.request.schedule is None and not self.deadline.is_over):
+            fitted, self.fitted = try_fitted(best, asked=asked)
             if fitted is not None:
                 self._put(best, fitted)
                 return fitted
@@ -282,8 +296,17 @@ class Search:
         )
 
 
-def _best_of(costs: Sequence[Costed]) -> Candidate:
-    """Return the candidate with the shortest simulated step; where steps are long, by estimates of all but it."""
-    if len(costs) > 1 and costs[0].size > LARGE:
-        costs = [min(costs, key=lambda one: (one.estimate_ns(), one.bounds))]
-    return min((simulated(one) for one in costs), key=lambda candidate: candidate.rank)
+def _worth_simulating(costs: Sequence[Costed], deadline: Deadline) -> list[Costed]:
+    """Return all splits of a branch, or where steps are long the best by its estimate; the last where time is up."""
+    if len(costs) > 1 and costs[0].size > LARGE and not deadline.is_over:
+        return [min(_in_time(costs, deadline), key=lambda one: (one.estimate_ns(), one.bounds))]
+    return list(costs[-1:] if deadline.is_over else costs)
+
+
+def _in_time(costs: Sequence[Costed], deadline: Deadline) -> Iterator[Costed]:
+    """Yield the last one, and then the others while there is time."""
+    yield costs[-1]
+    for one in costs[:-1]:
+        if deadline.is_over:
+            return
+        yield one

@@ -8,6 +8,7 @@ import numpy.typing as npt
 
 from autopipe.planner.dag import Booleans, Floats
 from autopipe.planner.dag_contraction import Contraction
+from autopipe.planner.deadline import NEVER, Deadline
 
 CAPACITY = 1 << 29
 UNCUTTABLE = 1 << 30
@@ -49,11 +50,18 @@ class Range:
 
 
 class Cuts:
-    """Minimum cuts of one contraction: they find the closed set of a range that is best for a price of time."""
+    """Minimum cuts of one contraction: they find the closed set of a range that is best for a price of time.
 
-    def __init__(self, contraction: Contraction) -> None:
+    Parameters
+    ----------
+    seconds : Floats
+        Shape (groups,): the times to compute with, at least 0.
+    """
+
+    def __init__(self, contraction: Contraction, seconds: Floats, deadline: Deadline = NEVER) -> None:
         self.contraction = contraction
-        self.seconds = contraction.seconds
+        self.seconds = seconds
+        self._deadline = deadline
         self.net_s = np.array([seconds for _, seconds in contraction.nets])
         self.incidence = np.zeros((len(contraction.nets), contraction.size))
         for net, (ends, _) in enumerate(contraction.nets):
@@ -84,7 +92,13 @@ class Cuts:
         return computed + is_open, computed - is_open
 
     def range(self, inside: Booleans, outside: Booleans) -> Range:
-        """Return the range with the upper hull of its sets' (a, b), found edge by edge."""
+        """Return the range with the upper hull of its sets' (a, b), found edge by edge.
+
+        Raises
+        ------
+        OutOfTimeError
+            If the deadline passes first.
+        """
         lowest, low_error = self._best(inside, outside, -1.0)
         highest, high_error = self._best(inside, outside, 1.0)
         sets = [lowest, highest]
@@ -124,6 +138,7 @@ class Cuts:
         free = np.flatnonzero(~inside & ~outside)
         if not len(free):
             return inside.copy(), 0.0
+        self._deadline.check()
         tails, heads, capacities, uncuttable, auxiliary = self._network(inside, outside, free)
         worth = price * self.seconds[free]
         at = np.arange(2, 2 + len(free))

@@ -15,6 +15,7 @@ from autopipe.hardware.cluster import Cluster
 from autopipe.planner.bounds import bottleneck
 from autopipe.planner.branch import Branch, Space
 from autopipe.planner.cells import Tables, cells
+from autopipe.planner.deadline import Deadline
 from autopipe.planner.places import windows_of
 from autopipe.planner.problem import FAR, Problem
 from autopipe.planner.rank_rows import overflow_bytes
@@ -27,10 +28,10 @@ MOST_STAGES_TRIED = 64
 MOST_BRANCHES = 8
 
 
-def infeasible_message(space: Space, unfit: Sequence[Branch]) -> str:
+def infeasible_message(space: Space, unfit: Sequence[Branch], deadline: Deadline) -> str:
     """Return why nothing fits in any of the ``unfit`` branches, and what would make something fit.
 
-    Every remedy has been checked by looking for a split with it.
+    Every remedy has been checked by looking for a split with it, while there was time.
     """
     found = []
     for branch in _most_frugal(unfit):
@@ -45,13 +46,16 @@ def infeasible_message(space: Space, unfit: Sequence[Branch]) -> str:
     if least.end - least.begin > 1:
         names += f" to {layers[least.end - 1].name}"
     devices = len(space.cluster.devices)
+    remedies = "; ".join(_remedies(space, problem, least, deadline))
+    if not remedies and deadline.is_over:
+        remedies = "no time was left to find out (--time-limit)"
     return (
         f"no plan fits on {devices} device{'s' if devices > 1 else ''}. In the split that comes closest, stage "
         f"{least.stage} ({names}) needs {format_bytes(least.needed_bytes)} and its device has "
         f"{format_bytes(problem.limits[least.rank])}: {format_bytes(least.state_bytes)} for parameters, gradients, "
         f"optimizer state and buffers, and {format_bytes(least.needed_bytes - least.state_bytes)} for activations and "
         f"messages of micro-batches of {problem.micro_batch_size} under {problem.kind.schedule}. What would fit: "
-        f"{'; '.join(_remedies(space, problem, least))}."
+        f"{remedies}."
     )
 
 
@@ -134,38 +138,40 @@ def _by_wishes(space: Space) -> str:
     )
 
 
-def _remedies(space: Space, problem: Problem, least: Shortage) -> Iterator[str]:
+def _remedies(space: Space, problem: Problem, least: Shortage, deadline: Deadline) -> Iterator[str]:
     request = space.request
-    yield from _by_memory(space, problem, least)
+    yield from _by_memory(space, problem, least, deadline)
     if request.schedule not in (None, "1f1b") and _fits(
-        space, msgspec.structs.replace(request, schedule="1f1b", virtual=None)
+        space, deadline, msgspec.structs.replace(request, schedule="1f1b", virtual=None)
     ):
         yield "1F1B (--schedule 1f1b)"
-    if request.recompute != AUTO and _fits(space, msgspec.structs.replace(request, recompute=AUTO)):
+    if request.recompute != AUTO and _fits(space, deadline, msgspec.structs.replace(request, recompute=AUTO)):
         yield "recompute (--recompute auto)"
     smallest = space.profile.micro_batches[0]
     fixed = request.micro_batch_size
     if (
         fixed is not None
         and smallest < fixed
-        and _fits(space, msgspec.structs.replace(request, micro_batch_size=smallest))
+        and _fits(space, deadline, msgspec.structs.replace(request, micro_batch_size=smallest))
     ):
         yield f"smaller micro-batches (--micro-batch {smallest})"
-    if request.stages is not None and _fits(space, msgspec.structs.replace(request, stages=None, replicas=None)):
+    if request.stages is not None and _fits(
+        space, deadline, msgspec.structs.replace(request, stages=None, replicas=None)
+    ):
         yield "another number of stages (leave --stages out)"
-    stages = next((count for count in _larger_counts(space) if _fits_on(space, count)), None)
+    stages = next((count for count in _larger_counts(space) if _fits_on(space, deadline, count)), None)
     if stages is not None:
         yield f"more devices of the kind (--gpus {stages})"
 
 
-def _by_memory(space: Space, problem: Problem, least: Shortage) -> Iterator[str]:
+def _by_memory(space: Space, problem: Problem, least: Shortage, deadline: Deadline) -> Iterator[str]:
     limit = problem.limits[least.rank]
     assert limit is not None, "what has no limit fits"
     needed = -(-(limit + least.excess_bytes) // MIB)
     equal = len({device.memory_bytes for device in space.cluster.devices}) == 1
     extra = least.excess_bytes
     for _ in range(6):
-        if _fits(space, space.request, _with_more(space.cluster, extra)):
+        if _fits(space, deadline, space.request, _with_more(space.cluster, extra)):
             break
         extra = extra * 5 // 4 + MIB
         needed = -(-(limit + extra) // MIB)
@@ -190,15 +196,17 @@ def _larger_counts(space: Space) -> Iterator[int]:
     yield from range(count + 1, min(most_stages(space.profile), count + MOST_STAGES_TRIED) + 1)
 
 
-def _fits_on(space: Space, count: int) -> bool:
+def _fits_on(space: Space, deadline: Deadline, count: int) -> bool:
     """Tell whether something fits on one pipeline of ``count`` devices, the further ones like the last."""
     devices = space.cluster.devices
     more = msgspec.structs.replace(space.cluster, devices=devices + (devices[-1],) * (count - len(devices)))
-    return _fits(space, msgspec.structs.replace(space.request, stages=count, replicas=1), more)
+    return _fits(space, deadline, msgspec.structs.replace(space.request, stages=count, replicas=1), more)
 
 
-def _fits(space: Space, request: Request, cluster: Cluster | None = None) -> bool:
-    """Tell whether a split fits when it is asked for otherwise, or on other devices."""
+def _fits(space: Space, deadline: Deadline, request: Request, cluster: Cluster | None = None) -> bool:
+    """Tell whether a split is found that fits when it is asked for otherwise, or on other devices."""
+    if deadline.is_over:
+        return False
     changed = replace(space, request=request, cluster=cluster or space.cluster, tables=Tables(space.profile, request))
     try:
         pairs = shapes(space.profile, changed.cluster, request)
@@ -208,6 +216,6 @@ def _fits(space: Space, request: Request, cluster: Cluster | None = None) -> boo
     branches = _most_frugal([branch for cell in found for branch in changed.branches(cell)])
     for branch in branches:
         tightened = changed.tightened(branch)
-        if tightened is not None and tightened.split is not None and changed.holds(tightened):
+        if tightened is not None and tightened.split is not None and changed.holds(tightened, deadline):
             return True
     return False

@@ -1,10 +1,10 @@
 """One problem is solved: the dynamic programme's split is the incumbent, the integer programme has the last word."""
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from autopipe.planner.bounds import Frontier, Reduction, everything, frontier, reduce
+from autopipe.planner.deadline import Deadline
 from autopipe.planner.engine import EngineError
 from autopipe.planner.ilp import Solution, solve
 from autopipe.planner.problem import Problem, objective_ns, ranks_of, with_shares
@@ -27,7 +27,7 @@ class Solved:
     also: tuple[tuple[int, ...], ...]
 
 
-def solve_problem(problem: Problem, deadline: float, engine: str, *, best_ns: int | None = None) -> Solved | None:
+def solve_problem(problem: Problem, deadline: Deadline, engine: str, *, best_ns: int | None = None) -> Solved | None:
     """Return the solution of a ``problem``, None if it has none, or none was found in time.
 
     Where stages share the memory of ranks, None need not mean that nothing fits: work is limited.
@@ -37,8 +37,6 @@ def solve_problem(problem: Problem, deadline: float, engine: str, *, best_ns: in
 
     Parameters
     ----------
-    deadline : float
-        On the clock of `time.monotonic`.
     best_ns : int, optional
         A step that is known: what is hardly shorter, by its estimate, need not be found.
     """
@@ -55,7 +53,7 @@ def solve_problem(problem: Problem, deadline: float, engine: str, *, best_ns: in
         return None
     if found is None:
         assert incumbent is not None
-        late = time.monotonic() >= deadline or problem.coupled
+        late = deadline.is_over or problem.coupled
         found = replace(incumbent, status="feasible" if late else "heuristic")
     elif incumbent is not None and found.objective_ns > incumbent.objective_ns:
         bound = min(found.bound_ns, incumbent.objective_ns)
@@ -103,7 +101,7 @@ def _by_engine(
     problem: Problem,
     known: Frontier,
     incumbent: Solution | None,
-    deadline: float,
+    deadline: Deadline,
     engine: str,
     best_ns: int | None,
 ) -> Solution | None:
@@ -117,7 +115,7 @@ def _by_engine(
     ceilings = [ceiling for ceiling in ceilings if incumbent is not None or not is_far(ceiling, best_ns)]
     found = None
     try:
-        while ceilings and (left := deadline - time.monotonic()) > 0:
+        while ceilings and (left := deadline.left_s) > 0:
             ceiling = ceilings.pop(0)
             reduction = reduce(known, ceiling)
             if (nodes := _nodes(problem, reduction, best_ns)) == 0:
@@ -130,7 +128,7 @@ def _by_engine(
             if better.objective_ns <= ceiling or better.status != "optimal":
                 return found
             ceilings = [better.objective_ns]
-        left = deadline - time.monotonic()
+        left = deadline.left_s
         if found is None and incumbent is None and best_ns is None and left > 0:
             reduction = everything(problem)
             nodes = _nodes(problem, reduction)

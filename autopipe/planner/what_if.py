@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import chain
 
 import msgspec
 
@@ -11,6 +12,7 @@ from autopipe.hardware.device_grid import DeviceGrid
 from autopipe.planner.bounds import frontier
 from autopipe.planner.branch import Branch, Space
 from autopipe.planner.cells import Cell, Tables
+from autopipe.planner.deadline import Deadline
 from autopipe.planner.kind import Kind
 from autopipe.planner.levels import recomputable
 from autopipe.planner.moves import fits, is_legal
@@ -26,16 +28,20 @@ LEAST_CHANGE = 0.0005
 PLACES = 2
 
 
-def what_if(space: Space, best: Candidate) -> tuple[str, ...]:
+def what_if(space: Space, best: Candidate, deadline: Deadline) -> tuple[str, ...]:
     """Return a sentence on each change of what was given, and on the best other place of each boundary.
 
     Each change is planned by the dynamic programme under the plan's own schedule and simulated. For large problems
-    nothing is said: it would take as long as the search.
+    nothing is said: it would take as long as the search. Nor is anything after the deadline.
     """
     problem = best.problem
     if problem.stages * problem.layers**2 > MOST_ENTRIES or best.costed.size > MOST_ACTIONS or not best.step_ns:
         return ()
-    return (*_changes(space, best), *_boundaries(best))
+    said = chain(_changes(space, best), _boundaries(best))
+    sentences = []
+    while not deadline.is_over and (sentence := next(said, None)) is not None:
+        sentences.append(sentence)
+    return tuple(sentences)
 
 
 def _changes(space: Space, best: Candidate) -> Iterator[str]:

@@ -4,7 +4,6 @@ import json
 import math
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -153,11 +152,6 @@ def test_a_folder_that_python_cannot_import_is_refused(profile: str, capsys: pyt
     assert "a name that Python can import" in capsys.readouterr().err
 
 
-def test_planning_from_a_file_loads_no_torch_and_takes_under_a_second(profile: str) -> None:
+def test_planning_from_a_file_loads_no_torch(profile: str) -> None:
     words = ["partition", profile, "--gpus", "2", "--batch", "8", "--quiet"]
-    durations = []
-    for _ in range(3):
-        start = time.perf_counter()
-        subprocess.run([sys.executable, "-c", WITHOUT_TORCH, *words], check=True)
-        durations.append(time.perf_counter() - start)
-    assert min(durations) < 1.0
+    subprocess.run([sys.executable, "-c", WITHOUT_TORCH, *words], check=True)

@@ -163,6 +163,22 @@ def test_a_graph_without_time_is_refused():
         plan_dag(read(bench_json([0.0, 0.0], [(0, 1)])))
 
 
+@given(dag=dags(memory=True, recompute=True, most=6))
+@settings(max_examples=20, deadline=None)
+def test_without_time_there_still_is_a_plan_with_a_true_bound(dag):
+    least = least_bottleneck(dag)
+    refusal = ""
+    try:
+        plan = plan_dag(dag, time_limit_s=0.0)
+    except InfeasibleError as error:
+        refusal = str(error)
+    if refusal:
+        assert least == INFINITE or "--time-limit" in refusal
+        return
+    assert plan.bound_s <= least * (1 + CLOSE)
+    assert plan.bottleneck_s >= least * (1 - CLOSE)
+
+
 def test_a_plan_of_an_imported_graph_can_be_simulated_and_adds_up():
     plan = plan_dag(read(two_towers(6)))
     document = as_plan(plan, micro_batches=8)

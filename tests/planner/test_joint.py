@@ -13,6 +13,7 @@ from autopipe.hardware.cluster import Cluster, Device, Link
 from autopipe.planner import Request
 from autopipe.planner import plan as make_plan
 from autopipe.planner.bounds import everything, frontier
+from autopipe.planner.deadline import NEVER
 from autopipe.planner.ilp import solve
 from autopipe.planner.kind import Kind
 from autopipe.planner.problem import objective_ns
@@ -68,7 +69,7 @@ def test_with_recompute_ilp_dynamic_programme_and_brute_force_agree(found, ranks
     cluster = Cluster.uniform(ranks, memory_bytes=limit)
     problem = problem_of(found, cluster=cluster, stages=ranks, micro_batches=count, recompute=True)
     least = best_of_all(problem)
-    solved = solve_problem(problem, float("inf"), "highs")
+    solved = solve_problem(problem, NEVER, "highs")
     assert (None if solved is None else solved.solution.objective_ns) == least
     bound = tightest(problem)
     assert (bound is None) == (least is None)
@@ -113,7 +114,7 @@ def wished(draw):
 @given(problem=wished())
 def test_with_every_wish_on_unequal_devices_all_three_agree(problem):
     least, known = best_of_all(problem), frontier(problem)
-    solved = solve_problem(problem, float("inf"), "highs")
+    solved = solve_problem(problem, NEVER, "highs")
     assert (known is None) == (solved is None) == (least is None)
     if solved is None:
         return
@@ -140,7 +141,7 @@ def test_virtual_stages_that_share_memory_are_planned_as_brute_force_does(found,
     cluster = Cluster.uniform(2, memory_bytes=limit)
     kind = Kind(schedule=name, virtual=2)
     problem = problem_of(found, cluster=cluster, stages=2, micro_batches=count, kind=kind)
-    solved = solve_problem(problem, float("inf"), "highs")
+    solved = solve_problem(problem, NEVER, "highs")
     assert (None if solved is None else solved.solution.objective_ns) == best_of_all(problem)
     if solved is not None:
         assert score(problem, solved.solution.bounds, levels=solved.solution.levels).fits
@@ -148,7 +149,7 @@ def test_virtual_stages_that_share_memory_are_planned_as_brute_force_does(found,
 
 def only_the_ilp(problem):
     """The dynamic programme's split breaks what couples stages, and the ILP finds the best that does not."""
-    solved = solve_problem(problem, float("inf"), "highs")
+    solved = solve_problem(problem, NEVER, "highs")
     assert solved is not None
     assert solved.also == ()
     assert solved.solution.objective_ns == best_of_all(problem)

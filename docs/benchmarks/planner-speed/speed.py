@@ -18,6 +18,7 @@ from autopipe.hardware.cluster import Cluster, Link
 from autopipe.hardware.device_grid import DeviceGrid
 from autopipe.planner import Request, plan
 from autopipe.planner.bounds import everything, frontier, reduce
+from autopipe.planner.deadline import Deadline
 from autopipe.planner.ilp import solve
 from autopipe.planner.kind import Kind
 from autopipe.planner.levels import fixed_level
@@ -179,7 +180,7 @@ def alone(layers: int) -> None:
             fixed_level(at_size(one, 1)), DeviceGrid.of(devices, 4), kind=kind, micro_batches=16, wishes=wishes
         )
         start = time.process_time()
-        found = solve_problem(problem, time.monotonic() + 60, "highs")
+        found = solve_problem(problem, Deadline.after(60), "highs")
         taken = time.process_time() - start
         assert found is not None
         by = "the programme alone" if not found.also else "also by the dynamic programme"
