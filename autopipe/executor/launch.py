@@ -1,6 +1,7 @@
 """Ranks are found and started: processes of a torch.distributed group, or threads of this process."""
 
 import atexit
+import gc
 import concurrent.futures
 import os
 import threading
@@ -65,6 +66,8 @@ def _store_of_this_start() -> dist.Store | None:
 def _leave_group() -> None:
     """End the group that `join_group` made: gloo's threads can abort a process that ends with them alive."""
     if dist.is_initialized():
+        # The end of a group waits for its threads only if nobody holds it, not even garbage in a cycle.
+        gc.collect()
         dist.destroy_process_group()
 
 

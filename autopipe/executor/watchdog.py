@@ -94,7 +94,10 @@ class Watchdog:
                 raise self.lost(error.__cause__) from error.__cause__
             raise
         except BaseException as error:
-            self.gave_up(error)
+            agreed = self.gave_up(error)
+            if isinstance(error, Exception) and self._board.author not in (Board().author, self._place):
+                # A call that another rank's failure has cut short, in code that knows no ranks (a sharded module).
+                raise agreed from error
             raise
         finally:
             self.whereabouts.leave()
