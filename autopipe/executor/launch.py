@@ -1,8 +1,8 @@
 """Ranks are found and started: processes of a torch.distributed group, or threads of this process."""
 
 import atexit
-import gc
 import concurrent.futures
+import gc
 import os
 import threading
 from collections.abc import Callable, Sequence
