@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
-from autopipe.api.argument_types import checked_cluster, typed
-from autopipe.api.example import arguments
+from autopipe.api.example import arguments, with_target_dim
+from autopipe.api.recorded import explained
+from autopipe.documents.arguments import typed
 from autopipe.documents.files import load
 from autopipe.documents.graph import Graph
 from autopipe.documents.plan import Plan
@@ -58,21 +57,23 @@ def capture(
     Raises
     ------
     CaptureError
-        If the model does something that no graph can hold; the message names module, file and line.
+        If the model does something that no graph can hold; the message names module, file and line. If it raises, that
+        is the cause.
     """
     args, kwargs = arguments(example)
     from autopipe.recorder import record
 
-    return record(
-        model,
-        args,
-        kwargs,
-        leaf=leaf,
-        granularity=granularity,
-        profile=profile,
-        specialise=specialise,
-        batch_dims=batch_dims,
-    ).graph
+    with explained(model):
+        return record(
+            model,
+            args,
+            kwargs,
+            leaf=leaf,
+            granularity=granularity,
+            profile=profile,
+            specialise=specialise,
+            batch_dims=batch_dims,
+        ).graph
 
 
 @typed
@@ -87,7 +88,7 @@ def profile(
     device: str | Path | None = None,
     calibrate: Profile | str | Path | None = None,
     budget_s: float = 30.0,
-    progress: Any = None,
+    progress: Callable[[str, float], None] | None = None,
     leaf: Sequence[type | str] = (),
     granularity: int | None = None,
     specialise: bool = False,
@@ -133,17 +134,18 @@ def profile(
     args, kwargs = arguments(example)
     if device is None and calibrate is not None:
         raise InputError("calibrate= corrects estimated times: pass device= with a name of the catalogue or a file.")
-    recording = record(
-        model,
-        args,
-        kwargs,
-        leaf=leaf,
-        granularity=granularity,
-        specialise=specialise,
-        opened=opened,
-        batch_dims=batch_dims,
-    )
-    recording = replace(recording, graph=msgspec.structs.replace(recording.graph, target_dim=target_dim))
+    with explained(model):
+        recording = record(
+            model,
+            args,
+            kwargs,
+            leaf=leaf,
+            granularity=granularity,
+            specialise=specialise,
+            opened=opened,
+            batch_dims=batch_dims,
+        )
+    recording = replace(recording, graph=with_target_dim(recording.graph, target_dim))
     asked: dict[str, Any] = {
         "target": target,
         "loss_fn": loss_fn,
@@ -223,7 +225,7 @@ def partition(
     document = profile if isinstance(profile, Profile) else load(profile, Profile)
     if (gpus is not None and cluster is not None) or (gpus is None and cluster is None and not document.ranks):
         raise InputError("say which devices there are: pass gpus=8, or a cluster, and not both.")
-    devices = checked_cluster(cluster) if cluster is not None else _cluster_of(document, gpus, memory_bytes)
+    devices = cluster if cluster is not None else _cluster_of(document, gpus, memory_bytes)
     request = Request(
         batch_size=batch_size,
         micro_batch_size=micro_batch_size,

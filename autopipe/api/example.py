@@ -2,6 +2,11 @@
 
 from typing import Any
 
+import msgspec
+
+from autopipe.documents.graph import Graph
+from autopipe.errors import InputError
+
 
 def arguments(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return an example as positional and keyword arguments of the model."""
@@ -12,3 +17,18 @@ def arguments(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     if isinstance(example, (tuple, list)):
         return tuple(example), {}
     return (example,), {}
+
+
+def with_target_dim(graph: Graph, dimension: int | None) -> Graph:
+    """Return the graph with the dimension in which targets carry the batch, if one is given.
+
+    Raises
+    ------
+    InputError
+        If it is negative.
+    """
+    if dimension is None:
+        return graph
+    if dimension < 0:
+        raise InputError(f"target_dim={dimension} is no dimension: count from 0.")
+    return msgspec.structs.replace(graph, target_dim=dimension)

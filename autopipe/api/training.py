@@ -6,9 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
-from autopipe.api.argument_types import typed
+from autopipe.api.example import with_target_dim
+from autopipe.documents.arguments import typed
 from autopipe.documents.files import load
 from autopipe.documents.graph import Graph
 from autopipe.documents.plan import Plan
@@ -209,4 +208,4 @@ def _graph_of(plan: Plan, target_dim: int | None) -> Graph:
         raise InputError(
             f"the plan for {plan.model} holds no graph, so it cannot be built: make it from a profile of the model."
         )
-    return plan.graph if target_dim is None else msgspec.structs.replace(plan.graph, target_dim=target_dim)
+    return with_target_dim(plan.graph, target_dim)

@@ -30,7 +30,7 @@ def whole_ones(folder: str | Path) -> tuple[Path, ...]:
     """Return the checkpoints in ``folder`` that are whole, by step; of two of one step the later is last."""
     try:
         found = [(match, path) for path in Path(folder).iterdir() if (match := _WHOLE.fullmatch(path.name))]
-    except OSError:
+    except (OSError, ValueError):  # a name that no file can have is a ValueError
         return ()
     found.sort(key=lambda item: (int(item[0][1]), int(item[0][2] or 0)))
     return tuple(path for _, path in found)
@@ -38,8 +38,11 @@ def whole_ones(folder: str | Path) -> tuple[Path, ...]:
 
 def newest(folder: str | Path) -> Path | None:
     """Return the checkpoint that ``folder`` is, else the newest that it holds; None without one."""
-    if (Path(folder) / DOCUMENT).is_file():
-        return Path(folder)
+    try:
+        if (Path(folder) / DOCUMENT).is_file():
+            return Path(folder)
+    except OSError:  # a name that is too long
+        return None
     return next(reversed(whole_ones(folder)), None)
 
 

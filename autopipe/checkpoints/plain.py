@@ -5,20 +5,23 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.checkpoint.stateful import Stateful
 
 from autopipe.checkpoints.optimizers import load_named_state
 from autopipe.checkpoints.saved import Saved
+from autopipe.documents.arguments import typed
 from autopipe.documents.checkpoint import Checkpoint
 from autopipe.errors import DocumentError
 
 
+@typed
 def load_checkpoint(
     folder: str | Path,
     model: nn.Module,
     *,
     optimizer: torch.optim.Optimizer | None = None,
-    scheduler: Any = None,
-    scaler: Any = None,
+    scheduler: Stateful | None = None,
+    scaler: Stateful | None = None,
 ) -> Checkpoint:
     """Load what a pipeline saved into an ordinary model, in place, and return what was trained and how far.
 

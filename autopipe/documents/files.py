@@ -3,8 +3,9 @@
 import hashlib
 import json
 import os
+import re
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,6 +14,7 @@ import msgspec
 from autopipe.errors import DocumentError
 
 MAXIMUM_FILE_BYTES = 512 * 1024**2
+_LONG = re.compile(rb"[:\[,\s]-?\d{19}")
 
 
 class Document(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="format"):
@@ -58,6 +60,9 @@ def decode(text: bytes | str, kind: type[DocumentType], *, origin: str = "docume
             f"{origin} is {name} version {document.version}, and this autopipe reads version 1. "
             "Update autopipe, or write the file anew."
         )
+    where = _too_large(text)
+    if where is not None:
+        raise DocumentError(f"{origin} is not a valid {name} document: {where} is beyond 64 bits. Write it anew.")
     fault = next(document.faults(), None)
     if fault is not None:
         raise DocumentError(f"{origin} does not hold together as an {name} document: {fault}. Write it anew.")
@@ -66,9 +71,21 @@ def decode(text: bytes | str, kind: type[DocumentType], *, origin: str = "docume
 
 def _no_number(text: bytes | str) -> str | None:
     """Return the first NaN or Infinity of a text that is JSON but for these, with its path; None if it has none."""
+    return _first(text, parse_constant=lambda name: name)
+
+
+def _too_large(text: bytes | str) -> str | None:
+    """Return the first whole number of a JSON text that 64 bits do not hold, with its path; None if it has none."""
+    if _LONG.search(text.encode(errors="replace") if isinstance(text, str) else text) is None:
+        return None
+    return _first(text, parse_int=lambda digits: digits if len(digits) > 20 or abs(int(digits)) >> 64 else None)
+
+
+def _first(text: bytes | str, **parse: Callable[[str], str | None]) -> str | None:
+    """Return the first constant or number of a JSON text for which its parser returns a word, with its path."""
 
     class Constant(str):
-        """The name of what is no number."""
+        """What the parser returned."""
 
     def walk(value: object, path: str) -> Iterator[str]:
         if isinstance(value, Constant):
@@ -81,7 +98,11 @@ def _no_number(text: bytes | str) -> str | None:
                 yield from walk(inner, f"{path}[{index}]")
 
     try:
-        return next(walk(json.loads(text, parse_constant=Constant), "$"), None)
+        found: dict[str, Any] = {
+            name: lambda word, told=told: Constant(told(word)[:40]) if told(word) is not None else 0
+            for name, told in parse.items()
+        }
+        return next(walk(json.loads(text, **found), "$"), None)
     except (ValueError, RecursionError):
         return None
 

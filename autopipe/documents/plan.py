@@ -1,6 +1,6 @@
 """A `Plan` says which layers form which stage, on which rank, under which schedule, and how good that is."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from importlib import import_module
 
 import msgspec
@@ -11,6 +11,7 @@ from autopipe.documents.graph import Graph
 from autopipe.documents.profile import Source
 
 LARGEST = 1 << 60
+MOST_DEVICES = 1 << 16
 _SIZES = (
     "batch_size",
     "micro_batch_size",
@@ -177,10 +178,15 @@ class Plan(Document, frozen=True, kw_only=True, forbid_unknown_fields=True, tag=
     def faults(self) -> Iterator[str]:
         """Yield what the fields contradict each other in: sizes below 1, stages that are no row, other lengths."""
         for name in _SIZES:
-            if getattr(self, name) < 1:
-                yield f"{name} is {getattr(self, name)}, below 1"
-        if self.step_ns < 0:
-            yield f"step_ns is {self.step_ns}, below 0"
+            if not 1 <= getattr(self, name) <= LARGEST:
+                yield f"{name} is {getattr(self, name)}, outside 1 to 2**60"
+        if self.pipeline_size * self.data_parallel_size > MOST_DEVICES:
+            yield f"pipeline_size times data_parallel_size is more than {MOST_DEVICES}"
+        yield from _figures(self, "", names=("step_ns", "depth", "link_latency_ns", "link_bytes_per_s"))
+        yield from _figures(self.certificate, "certificate.")
+        for name in ("stages", "ranks", "edges", "alternatives"):
+            for index, part in enumerate(getattr(self, name)):
+                yield from _figures(part, f"{name}[{index}].")
         if not self.stages:
             yield "stages is empty"
         end = 0
@@ -192,10 +198,6 @@ class Plan(Document, frozen=True, kw_only=True, forbid_unknown_fields=True, tag=
                 yield f"{path}.layers is empty, and the stage holds {stage.end - stage.begin}"
             if not 0 <= stage.rank < self.pipeline_size:
                 yield f"{path}.rank is {stage.rank}, and there are {self.pipeline_size} ranks"
-            for name in StagePlan.__struct_fields__:
-                figure = getattr(stage, name)
-                if isinstance(figure, int) and not 0 <= figure <= LARGEST:
-                    yield f"{path}.{name} is {figure}, outside 0 to 2**60"
             end = stage.end
         if len(set(self.stage_ranks)) != self.pipeline_size:
             yield f"pipeline_size is {self.pipeline_size}, and not every rank has a stage"
@@ -215,3 +217,10 @@ class Plan(Document, frozen=True, kw_only=True, forbid_unknown_fields=True, tag=
         places = self.pipeline_size * self.data_parallel_size
         if self.device_order and sorted(self.device_order) != list(range(min(places, len(self.device_order) + 1))):
             yield f"device_order does not hold each of 0 to {places - 1} once"
+
+
+def _figures(part: msgspec.Struct, path: str, names: Iterable[str] = ()) -> Iterator[str]:
+    for name in names or part.__struct_fields__:
+        figure = getattr(part, name)
+        if isinstance(figure, int) and not 0 <= figure <= LARGEST:
+            yield f"{path}{name} is {figure}, outside 0 to 2**60"

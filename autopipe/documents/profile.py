@@ -1,5 +1,6 @@
 """A `Profile` is the time and memory of every layer of a graph on one device, at several micro-batch sizes."""
 
+from collections.abc import Iterator
 from enum import StrEnum
 from importlib import import_module
 
@@ -8,6 +9,7 @@ import msgspec
 from autopipe.documents.conditions import Conditions
 from autopipe.documents.files import Document, fingerprint
 from autopipe.documents.graph import Graph
+from autopipe.documents.profile_faults import profile_faults
 from autopipe.documents.work import LayerWork
 
 
@@ -199,3 +201,7 @@ class Profile(Document, frozen=True, kw_only=True, forbid_unknown_fields=True, t
     def fingerprint(self) -> str:
         """A digest of the whole profile, which a plan made from it carries."""
         return fingerprint(self)
+
+    def faults(self) -> Iterator[str]:
+        """Yield what its figures contradict each other in: other lengths, no order, values below 0 or above 2**50."""
+        return profile_faults(self)

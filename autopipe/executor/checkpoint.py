@@ -1,5 +1,7 @@
 """A pipeline's training state is written by all of its processes together, and read by those of any other pipeline."""
 
+import contextlib
+import os
 import shutil
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -96,6 +98,8 @@ class Checkpointer:
         def collect() -> bytes:
             if keep is not None and keep < 1:
                 raise InputError(f"keep={keep} would leave no checkpoint: pass 1 or more.")
+            if not 0 <= progress.step < 1 << 63:
+                raise InputError(f"step={progress.step} is no number of steps: pass 0 or more.")
             known = named_state(trained.optimizers, {parameter: name for name, parameter in parameters.items()})
             tensors.update(self._named(state, known.tensors))
             return self._note(tuple(tensors), known, trained, progress)
@@ -135,8 +139,8 @@ class Checkpointer:
     ) -> tuple[Restored, Progress] | None:
         """Load ``folder``, or the newest checkpoint in it; ``give`` takes the model's tensors. See `Pipeline.load`."""
         self.finish()
-        found = self._agree(lambda: str(_chosen(folder, required) or "").encode() if self._leads else b"")
-        path = found[self._place_of_leader()].decode()
+        found = self._agree(lambda: os.fsencode(_chosen(folder, required) or "") if self._leads else b"")
+        path = os.fsdecode(found[self._place_of_leader()])
         if not path:
             return None
         read: list[Any] = []
@@ -203,7 +207,7 @@ class Checkpointer:
         try:
             mine = b"\0" + make()
         except AutopipeError as error:
-            mine = b"\1" + f"{type(error).__name__}:{error}".encode()
+            mine = b"\1" + f"{type(error).__name__}:{error}".encode(errors="backslashreplace")
         notes = (mine,) if self._endpoint is None else self._endpoint.gather_notes(mine)
         for place, note in enumerate(notes):
             if note[:1] == b"\1":
@@ -290,8 +294,9 @@ class Checkpointer:
             raise _unwritten(draft, error) from error
         except RuntimeError as error:
             raise _unwritten(draft, error) from TransportError(str(error))
-        except (OSError, DocumentError) as error:
-            shutil.rmtree(draft, ignore_errors=True)
+        except (OSError, ValueError, DocumentError) as error:
+            with contextlib.suppress(ValueError):  # a name that no file can have
+                shutil.rmtree(draft, ignore_errors=True)
             if self._group is None:
                 raise _unwritten(draft, error) from error
             answer = [f"\1{_unwritten(draft, error)}"]

@@ -5,6 +5,7 @@ from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
+from autopipe.documents.arguments import typed
 from autopipe.documents.files import load
 from autopipe.documents.plan import Plan
 from autopipe.documents.profile import Profile
@@ -59,6 +60,7 @@ class DriftWatch:
         if self._is_speaker and set(self.report.slow) - set(known):
             warnings.warn(f"{self.report} Ask the watch for an offer: a plan for these speeds.", stacklevel=2)
 
+    @typed
     def offer(self, profile: Profile | str | Path, *, time_limit_s: float = 10.0) -> Offer:
         """Return a plan for the measured speeds and how much shorter its step is predicted to be. All ranks call it.
 

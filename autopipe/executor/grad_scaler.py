@@ -5,6 +5,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from autopipe.documents.arguments import typed
+from autopipe.errors import InputError
 from autopipe.executor.pipeline import Pipeline
 
 
@@ -22,11 +24,15 @@ class GradScaler(torch.amp.GradScaler):
         As for `torch.amp.GradScaler`, without the device.
     """
 
+    @typed
     def __init__(self, pipe: Pipeline, **options: Any) -> None:
-        super().__init__(pipe.device.type, **options)
+        try:
+            super().__init__(pipe.device.type, **options)
+            if self._enabled:
+                self._lazy_init_scale_growth_tracker(pipe.device)
+        except (AssertionError, OverflowError, RuntimeError, TypeError, ValueError) as error:
+            raise InputError(f"torch's GradScaler does not take these options: {error}") from error
         self._pipe = pipe
-        if self._enabled:
-            self._lazy_init_scale_growth_tracker(pipe.device)
 
     def _unscale_grads_(
         self, optimizer: torch.optim.Optimizer, inv_scale: Tensor, found_inf: Tensor, allow_fp16: bool

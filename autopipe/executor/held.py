@@ -1,6 +1,6 @@
 """What a process holds of a model in stages: its modules and parameters, their gradients' norm, their state."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 
 from autopipe.checkpoints.whole_file import write_state
+from autopipe.documents.arguments import typed
 from autopipe.documents.graph import Graph
 from autopipe.errors import InputError
 from autopipe.executor.layout import Layout
@@ -65,6 +66,7 @@ class HeldModel:
         stages = [stage for rank in self._ranks.all for stage in rank.runtime.stages.values()]
         return tuple(stage.module for stage in sorted(stages, key=lambda stage: stage.index))
 
+    @typed
     def train(self, mode: bool = True) -> Self:
         """Put all stages of this process in training mode."""
         for module in self.modules():
@@ -75,6 +77,7 @@ class HeldModel:
         """Put all stages of this process in evaluation mode."""
         return self.train(False)
 
+    @typed
     def clip_grad_norm_(self, max_norm: float, norm_type: float = 2.0) -> Tensor:
         """Scale all gradients so that their norm over all stages is at most ``max_norm``; return the norm before.
 
@@ -108,8 +111,10 @@ class HeldModel:
             )
         group.register(state, hook)
 
+    @typed
     def get_total_norm(self, norm_type: float = 2.0) -> Tensor:
         """Return the norm of all gradients over all stages, a tied parameter counted once. All ranks call it."""
+        norm_type = float(norm_type)
         listed = tuple(parameter for parameter in self._graph.parameters if not parameter.is_buffer)
 
         def norms(index: int) -> Tensor:
@@ -117,8 +122,10 @@ class HeldModel:
             return parameter_norms(listed, self._ranks.counted(index), norm_type, endpoint)
 
         results = self._ranks.each(norms, "the other ranks' norms")
-        return torch.linalg.vector_norm(results[0], norm_type)
+        norms_of_all = results[0]
+        return torch.linalg.vector_norm(norms_of_all, norm_type) if norms_of_all.numel() else norms_of_all.sum()
 
+    @typed
     def sum_over_ranks(self, number: float) -> float:
         """Return the sum of every rank's ``number``. All ranks call it; in one process it is ``number`` itself."""
         endpoint = self._ranks.endpoint
@@ -140,7 +147,8 @@ class HeldModel:
         with self._ranks.together("gathering the model's state"):
             return gather_state(self.state_dict(), self._graph, self._ranks.endpoint)
 
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+    @typed
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Load this process's part from a state of the whole model.
 
         Raises
@@ -150,6 +158,7 @@ class HeldModel:
         """
         load_full(self.modules(), self._graph, state)
 
+    @typed
     def save_full(self, path: str | Path) -> None:
         """Write the whole model's state to one file. All ranks call it, rank 0 writes.
 

@@ -82,7 +82,10 @@ def local_devices(devices: Sequence[str | torch.device] | None, ranks: int | Non
     if devices is not None:
         if ranks is not None and ranks != len(devices):
             raise InputError(f"ranks={ranks} and {len(devices)} devices disagree: pass one of them.")
-        return tuple(torch.device(device) for device in devices)
+        try:
+            return tuple(torch.device(device) for device in devices)
+        except RuntimeError as error:
+            raise InputError(f"devices= names one that torch does not know: {error}") from error
     if torch.accelerator.is_available():
         kind = torch.accelerator.current_accelerator()
         assert kind is not None

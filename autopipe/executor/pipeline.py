@@ -10,6 +10,7 @@ import msgspec
 import torch
 from torch import Tensor, fx
 
+from autopipe.documents.arguments import typed
 from autopipe.documents.graph import Graph
 from autopipe.documents.plan import Plan
 from autopipe.documents.timeline import RankTimeline, Timeline
@@ -82,6 +83,10 @@ class Pipeline(Resumable):
         deadlines: Deadlines | None = None,
         watchdog: Watchdog | None = None,
     ) -> None:
+        if reduction not in list(Reduction):
+            raise InputError(f"reduction={reduction!r} is neither 'mean' nor 'sum': pass what the loss function does.")
+        if seed is not None and not -(1 << 63) <= seed < 1 << 64:
+            raise InputError(f"seed={seed} is no seed that torch takes: give one of 64 bits.")
         recipe = Recipe(
             loss_fn=loss_fn,
             reduction=Reduction(reduction),
@@ -116,6 +121,7 @@ class Pipeline(Resumable):
         self._compared = self._ranks.endpoint is None
         self._ranks.each(self._start, "the first replica's weights")
 
+    @typed
     def step(self, *inputs: Any, target: Any = None, weight: Any = None, scale: float = 1.0, **keywords: Any) -> Tensor:
         """Run forward and backward of one mini-batch and return its loss, the same on every rank.
 
@@ -163,6 +169,7 @@ class Pipeline(Resumable):
         args, kwargs = self._arguments(inputs, keywords)
         return self._run(Request(args=args, kwargs=kwargs, target=target, weight=weight))
 
+    @typed
     def predict(self, *inputs: Any, everywhere: bool = False, **keywords: Any) -> Any:
         """Run the forward of one mini-batch without gradients, and return the model's output for it.
 
@@ -184,6 +191,7 @@ class Pipeline(Resumable):
         with self._ranks.together("gathering the output"):
             return gather_output(output, self._ranks.endpoint)
 
+    @typed
     def batches(self, loader: Iterable[Any] | None) -> Iterator[Any]:
         """Yield what ``loader`` yields, until the first of all ranks' loaders ends. All ranks iterate.
 
@@ -195,7 +203,7 @@ class Pipeline(Resumable):
             If the loader of another rank failed.
         """
         if self._ranks.endpoint is None:
-            return iter(loader or ())
+            return iter(() if loader is None else loader)
         waiting = functools.partial(self._ranks.together, doing=Doing.WAITING)
         return until_first_end(loader, self._ranks.endpoint, waiting)
 
@@ -203,6 +211,7 @@ class Pipeline(Resumable):
         """Return what every rank did in the last step. All ranks call it."""
         return self._joined(self._rows()[:: self.layout.replicas])
 
+    @typed
     def watch_drift(self, *, every: int = EVERY, threshold: float = THRESHOLD) -> DriftWatch:
         """Compare every so many steps with the plan while training; a rank that has become slow is warned of.
 

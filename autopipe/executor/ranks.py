@@ -7,6 +7,7 @@ from typing import TypeVar
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
+from autopipe.errors import InputError
 from autopipe.executor.judgement import first_cause
 from autopipe.executor.launch import ThreadRanks
 from autopipe.executor.layout import Layout, rank_names
@@ -48,6 +49,7 @@ class Ranks:
         self.all = all
         self._threads = threads
         self._watchdog = watchdog
+        self._is_closed = False
         self.endpoint: Endpoint | None = all[0].runtime.endpoint if threads is None else None
 
     @property
@@ -72,7 +74,10 @@ class Ranks:
         ------
         StepError
             If the ranks cannot go on together.
+        InputError
+            If they are closed.
         """
+        self._check_open()
         if self._watchdog is not None:
             with self._watchdog.watching(what):
                 return (call(0),)
@@ -87,6 +92,7 @@ class Ranks:
         """Watch over a call of all processes that takes as long as it takes."""
         if self._watchdog is None:
             return contextlib.nullcontext()
+        self._check_open()
         return self._watchdog.watching(what, doing=doing)
 
     def counted(self, index: int) -> dict[str, nn.Parameter]:
@@ -100,12 +106,17 @@ class Ranks:
 
     def close(self) -> None:
         """End the threads, or the watch over the process and its part of the groups."""
+        self._is_closed = True
         if self._threads is not None:
             self._threads.close()
         if self._watchdog is not None:
             self._watchdog.close()
         if self.endpoint is not None:
             self.endpoint.close()
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise InputError("this pipeline is closed, and its ranks have ended: make another with autopipe.pipeline.")
 
     def _first_cause(self) -> str | None:
         """Return which thread-rank hangs, and in what, if one does."""

@@ -31,7 +31,10 @@ class MicroBatches:
     items: tuple[Any, ...]
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "items", tuple(self.items))
+        try:
+            object.__setattr__(self, "items", tuple(self.items))
+        except TypeError as error:
+            raise InputError(f"MicroBatches takes a sequence, one item per micro-batch: {error}.") from None
         if not self.items:
             raise InputError("MicroBatches holds no item: give it one per micro-batch.")
 

@@ -1,8 +1,12 @@
 """A pipeline's training state is saved and restored: of the model, the optimizer, the data and the random numbers."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from torch.distributed.checkpoint.stateful import Stateful
+
+from autopipe.documents.arguments import typed
 from autopipe.documents.graph import Graph
 from autopipe.executor.checkpoint import Checkpointer, Optimizers, Progress, Restored, Trained, several
 from autopipe.executor.held import HeldModel
@@ -26,13 +30,14 @@ class Resumable(HeldModel):
         self.steps = 0
         self._checkpointer = Checkpointer(graph, layout, ranks.endpoint)
 
+    @typed
     def save(
         self,
         folder: str | Path,
         *,
         optimizer: Optimizers = None,
-        scheduler: Any = None,
-        scaler: Any = None,
+        scheduler: Stateful | Sequence[Stateful] | None = None,
+        scaler: Stateful | None = None,
         step: int | None = None,
         data: Any = None,
         keep: int | None = None,
@@ -85,13 +90,14 @@ class Resumable(HeldModel):
                 in_background=in_background,
             )
 
+    @typed
     def load(
         self,
         folder: str | Path,
         *,
         optimizer: Optimizers = None,
-        scheduler: Any = None,
-        scaler: Any = None,
+        scheduler: Stateful | Sequence[Stateful] | None = None,
+        scaler: Stateful | None = None,
         data: Any = None,
         random_state: bool = True,
         required: bool = True,

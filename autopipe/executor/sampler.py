@@ -4,6 +4,13 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
+from autopipe.documents.arguments import typed
+from autopipe.errors import InputError
+
+_LARGEST = 1 << 62
+_LARGEST_SET = 1 << 40
+_MOST_REPLICAS = 1 << 20
+
 
 def replica_sizes(samples: int, replicas: int) -> tuple[int, ...]:
     """Return the samples of each replica: as equal as can be, larger ones first; 0 where there are too few."""
@@ -32,8 +39,14 @@ class ReplicaSampler:
         From which, with the epoch, the order is drawn.
     drop_last : bool
         Leave the last mini-batch out if it is short.
+
+    Raises
+    ------
+    InputError
+        If there is no such replica, or a number is out of range.
     """
 
+    @typed
     def __init__(
         self,
         samples: int,
@@ -45,13 +58,21 @@ class ReplicaSampler:
         seed: int = 0,
         drop_last: bool = False,
     ) -> None:
+        if not 0 <= samples <= _LARGEST_SET or batch_size < 1 or not 0 <= replica < replicas <= _MOST_REPLICAS:
+            raise InputError(
+                f"{samples} samples in batches of {batch_size} have no replica {replica} of {replicas}: give 0 to "
+                "2**40 samples, a batch of at least 1, and a replica from 0 of at most 2**20."
+            )
+        _check_seed(seed)
         self.samples, self.batch_size = samples, batch_size
         self.replica, self.replicas = replica, replicas
         self.shuffle, self.seed, self.drop_last = shuffle, seed, drop_last
         self.epoch = 0
 
+    @typed
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch whose order the next iteration has."""
+        _check_seed(epoch)
         self.epoch = epoch
 
     def __len__(self) -> int:
@@ -68,3 +89,8 @@ class ReplicaSampler:
             sizes = replica_sizes(len(batch), self.replicas)
             begin = sum(sizes[: self.replica])
             yield list(batch[begin : begin + sizes[self.replica]])
+
+
+def _check_seed(number: int) -> None:
+    if abs(number) > _LARGEST:
+        raise InputError(f"{number} is too large to draw from: give a seed and an epoch of at most 2**62.")

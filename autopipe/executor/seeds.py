@@ -13,10 +13,13 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, fx, nn
 
+from autopipe.documents.arguments import typed
+
 Result = TypeVar("Result")
 _FOLDER = "autopipe_seeded"
 
 
+@typed
 def draw_seed(seed: int, step: int, micro_batch: int, node: str) -> int:
     """Return what a node's generator is seeded with for one micro-batch of one step.
 
@@ -29,7 +32,12 @@ def draw_seed(seed: int, step: int, micro_batch: int, node: str) -> int:
     node : str
         The name of the fx node, as in ``Layer.draws`` of the graph; ``"loss"`` for the loss function.
     """
-    text = f"{seed}/{step}/{micro_batch}/{node}".encode()
+    return seed_of(seed, step, micro_batch, node)
+
+
+def seed_of(seed: int, step: int, micro_batch: int, node: str) -> int:
+    """Return `draw_seed`, unchecked: for every node of every micro-batch."""
+    text = f"{seed}/{step}/{micro_batch}/{node}".encode(errors="surrogatepass")
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little") >> 1
 
 
@@ -71,7 +79,7 @@ class Seeds:
             return result
 
     def _sow(self, node: str) -> None:
-        value = draw_seed(self.seed, self.step, self.micro_batch, node)
+        value = seed_of(self.seed, self.step, self.micro_batch, node)
         torch.default_generator.manual_seed(value)
         if self.device.type != "cpu":
             _device_generator(self.device).manual_seed(value)

@@ -69,6 +69,8 @@ def load_full(modules: Sequence[nn.Module], graph: Graph, state: Mapping[str, Te
             found = next((state[candidate] for candidate in candidates if candidate in state), None)
             if found is None:
                 raise MismatchError(f"the state has no {name}, which the model needs: load a state of this model.")
+            if isinstance(tensor, Tensor) and not isinstance(found, Tensor):
+                raise MismatchError(f"{name} is no tensor in the state: load a state of this model.")
             if isinstance(tensor, Tensor) and found.shape != tensor.shape:
                 raise MismatchError(
                     f"{name} has shape {tuple(found.shape)} in the state and {tuple(tensor.shape)} in the model: "

@@ -1,5 +1,6 @@
 """Every runtime that a plan can be exported to has a name."""
 
+from autopipe.documents.arguments import typed
 from autopipe.documents.graph import Graph
 from autopipe.documents.plan import Plan
 from autopipe.documents.profile import Profile
@@ -21,6 +22,7 @@ _BY_BLOCKS = {
 NAMES = ("torch", *_BY_BLOCKS)
 
 
+@typed
 def export(
     plan: Plan, to: str, *, profile: Profile | None = None, plan_file: str = "plan.json", model: str | None = None
 ) -> Export:

@@ -4,12 +4,12 @@ from typing import Protocol
 
 import msgspec
 
+from autopipe.documents.arguments import typed
 from autopipe.documents.files import Document
+from autopipe.documents.plan import MOST_DEVICES
 from autopipe.errors import InputError
 
 LARGEST_LATENCY_NS = 1 << 50
-
-MOST_DEVICES = 1 << 16
 
 
 class Link(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -57,6 +57,7 @@ class Cluster(Document, frozen=True, kw_only=True, forbid_unknown_fields=True, t
     inter_node: Link = Link()
 
     @classmethod
+    @typed
     def uniform(
         cls,
         gpus: int,
@@ -85,7 +86,18 @@ class Cluster(Document, frozen=True, kw_only=True, forbid_unknown_fields=True, t
         return cls(devices=devices, intra_node=intra_node or Link(), inter_node=inter_node or Link())
 
     def link(self, source: int, target: int) -> Link:
-        """Return the link between two ranks."""
+        """Return the link between two ranks.
+
+        Raises
+        ------
+        InputError
+            If there are no such ranks.
+        TypeError
+            If they are no whole numbers.
+        """
+        for rank in (source, target):
+            if not 0 <= rank < len(self.devices):
+                raise InputError(f"there is no rank {rank}: the cluster has {len(self.devices)} devices.")
         same = self.devices[source].node == self.devices[target].node
         return self.intra_node if same else self.inter_node
 

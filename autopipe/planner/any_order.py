@@ -7,6 +7,7 @@ import msgspec
 import numpy as np
 
 from autopipe.costs.size import SizedProfile, at_size
+from autopipe.documents.arguments import typed
 from autopipe.documents.plan import Plan
 from autopipe.documents.profile import Profile
 from autopipe.errors import InfeasibleError
@@ -22,6 +23,7 @@ SHARE_OF_TIME = 0.25
 LEAST_GAIN = 1e-3
 
 
+@typed
 def plan(profile: Profile, cluster: Cluster, request: Request) -> Plan:
     """Return the plan of the shortest step, with the layers in the recorded order or in one that suits stages better.
 

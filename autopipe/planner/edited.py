@@ -1,5 +1,6 @@
 """A plan that somebody edited by hand is scored anew, and the planner says what its own would gain."""
 
+from autopipe.documents.arguments import typed
 from autopipe.documents.plan import Plan
 from autopipe.documents.profile import Profile
 from autopipe.errors import InputError, MismatchError
@@ -11,6 +12,7 @@ from autopipe.planner.wishes import names_matching
 from autopipe.units import format_share, format_time
 
 
+@typed
 def rescored(edited: Plan, profile: Profile) -> tuple[Plan, str]:
     """Return a plan with its boundaries, schedule and recompute, all figures anew, and what the optimum would gain.
 

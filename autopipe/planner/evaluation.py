@@ -6,6 +6,7 @@ from itertools import pairwise
 import msgspec
 
 from autopipe.costs.validity import check_profile
+from autopipe.documents.arguments import typed
 from autopipe.documents.plan import Certificate, Plan
 from autopipe.documents.profile import Profile
 from autopipe.errors import InputError
@@ -23,6 +24,7 @@ from autopipe.planner.writing import write_plan
 from autopipe.units import format_bytes
 
 
+@typed
 def evaluate(
     profile: Profile,
     cluster: Cluster,

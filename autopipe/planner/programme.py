@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from autopipe.documents.arguments import typed
 from autopipe.documents.plan import Plan
 from autopipe.documents.profile import Profile
 from autopipe.hardware.cluster import Cluster
@@ -14,6 +15,7 @@ from autopipe.planner.kind import Kind
 from autopipe.planner.request import Request, with_profiled
 
 
+@typed
 def write_programme(profile: Profile, cluster: Cluster, request: Request, plan: Plan, path: str | Path) -> None:
     """Write the programme of the branch that ``plan`` is from, with all intervals that fit, as ``.lp`` or ``.mps``.
 

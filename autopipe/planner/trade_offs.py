@@ -6,6 +6,7 @@ from dataclasses import replace
 import msgspec
 
 from autopipe.costs.validity import check_profile
+from autopipe.documents.arguments import typed
 from autopipe.documents.plan import Plan
 from autopipe.documents.profile import Profile
 from autopipe.hardware.device_grid import DeviceGrid
@@ -34,6 +35,7 @@ class TradeOff(msgspec.Struct, frozen=True, kw_only=True):
     fits: bool
 
 
+@typed
 def trade_offs(plan: Plan, profile: Profile) -> tuple[TradeOff, ...]:
     """Return what the step comes to where ``plan`` has another schedule or micro-batch size, and nothing else differs.
 

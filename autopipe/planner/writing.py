@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from autopipe.costs.planned import planned_edges, planned_stages
 from autopipe.costs.stages import EdgeCost
+from autopipe.documents.arguments import typed
 from autopipe.documents.plan import Alternative, Certificate, EdgePlan, Plan, RankPlan, StagePlan
 from autopipe.documents.timeline import Timeline
 from autopipe.planner.score import Candidate
@@ -65,6 +66,7 @@ def write_plan(
     )
 
 
+@typed
 def simulate_plan(plan: Plan) -> Timeline:
     """Return the predicted timeline of ``plan``, from the plan alone, under the conditions that it holds.
 

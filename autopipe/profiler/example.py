@@ -12,6 +12,8 @@ from autopipe.errors import InputError
 from autopipe.profiler.layers import Example
 from autopipe.recorder.example import map_tensors, target_dim_of, tensors
 
+LARGEST = 1 << 32
+
 
 def batch_of(example: Example, graph: Graph | None = None) -> int:
     """Return the number of samples: the size of the first tensor argument where it carries the batch.
@@ -101,8 +103,8 @@ def asked_sizes(asked: Sequence[int] | None, batch: int, graph: Graph) -> tuple[
     if asked is None:
         return choose_sizes(batch, batch_is_free=graph.batch_is_free)
     sizes = tuple(sorted(set(asked)))
-    if not sizes or sizes[0] < 1:
-        raise InputError(f"micro-batch sizes {tuple(asked)} cannot be measured: name sizes of at least 1 sample.")
+    if not sizes or not 1 <= sizes[0] <= sizes[-1] <= LARGEST:
+        raise InputError(f"micro-batch sizes {tuple(asked)} cannot be measured: name some, each of 1 to 2**32 samples.")
     if not graph.batch_is_free and sizes != (batch,):
         raise InputError(
             f"the model was recorded with its batch size burned in, so it can be measured with {batch} samples "

@@ -6,11 +6,13 @@ from typing import Any
 
 import msgspec
 
+from autopipe.documents.arguments import typed
 from autopipe.documents.timeline import Lane, RankTimeline, Span, Timeline
 
 _MESSAGE = re.compile(r"\b([ag])([0-9]+)>([0-9]+)\.([0-9]+)$")
 
 
+@typed
 def chrome_trace(timeline: Timeline) -> bytes:
     """Return ``timeline`` in the Trace Event Format: a process for each rank, a thread for each lane.
 

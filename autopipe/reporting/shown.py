@@ -7,9 +7,11 @@ from typing import Any
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
+from autopipe.documents.arguments import checked_document
 from autopipe.documents.plan import Plan
 from autopipe.documents.profile import Profile
 from autopipe.documents.timeline import Timeline
+from autopipe.errors import AutopipeError
 from autopipe.reporting.idle_table import idle_table
 from autopipe.reporting.plan_table import plan_report
 from autopipe.reporting.profile_table import profile_report
@@ -23,33 +25,38 @@ _FRAME = '<pre style="line-height:1.2;overflow-x:auto;white-space:pre">{code}</p
 
 def text_of(document: Any) -> str:
     """Return a profile, plan or timeline as the tables that its command prints, 80 columns wide."""
-    return as_text(drawn(document)).rstrip("\n")
+    return as_text(_sound(document)).rstrip("\n")
 
 
 def html_of(document: Any) -> str:
     """Return the same as HTML that stands alone, in colours; all names are escaped."""
     console = Console(file=io.StringIO(), width=WIDTH, record=True, **LITERAL)
-    console.print(drawn(document))
+    console.print(_sound(document))
     return printable(console.export_html(inline_styles=True, code_format=_FRAME))
+
+
+def _sound(document: Any) -> RenderableType:
+    """Return `drawn`; the reason, as a sentence, for a document made by hand that does not hold together."""
+    try:
+        return drawn(checked_document(document, origin=f"the {type(document).__name__.lower()}"))
+    except AutopipeError as error:
+        return Text(str(error))
 
 
 @singledispatch
 def drawn(document: Any) -> RenderableType:
-    """Return what shows ``document``; a sentence for one that holds nothing to show, or does not hold together."""
+    """Return what shows a ``document`` that holds together."""
     raise TypeError(f"a {type(document).__name__} has no table")
 
 
 @drawn.register
 def _(document: Profile) -> RenderableType:
-    if not document.layers or not document.micro_batches:
-        return Text(f"Profile of {document.model}: no layers")
     return profile_report(document)
 
 
 @drawn.register
 def _(document: Plan) -> RenderableType:
-    fault = next(document.faults(), None)
-    return plan_report(document) if fault is None else Text(f"Plan of {document.model} that does not hold: {fault}")
+    return plan_report(document)
 
 
 @drawn.register

@@ -1,5 +1,6 @@
 """Every schedule has a name, and is made from it."""
 
+from autopipe.documents.arguments import typed
 from autopipe.errors import InputError
 from autopipe.schedules.action import Schedule
 from autopipe.schedules.bfs import bfs
@@ -27,6 +28,7 @@ def placement(name: str, *, ranks: int, virtual: int = 1) -> tuple[int, ...]:
     return tuple(stage % ranks for stage in range(ranks * virtual))
 
 
+@typed
 @collector_paused()
 def make(name: str, *, stages: int, micro_batches: int, virtual: int | None = None, depth: int = 0) -> Schedule:
     """Return the schedule called ``name``.

@@ -23,7 +23,7 @@ class Compilation:
             raise InputError(f"compile={self.per!r} is neither 'stage' nor 'layer': pass one of them.")
 
     def apply(self, module: fx.GraphModule, layers: Mapping[str, Sequence[str]]) -> None:
-        """Compile a stage at its first call.
+        """Compile a stage at its first call; an option that `torch.compile` does not take is an `InputError`.
 
         A stage with layers that are recomputed is compiled layer by layer: its second runs need the borders.
 
@@ -32,6 +32,12 @@ class Compilation:
         layers : mapping
             The names of the layers that are not recomputed -> the names of their nodes.
         """
+        try:
+            self._apply(module, layers)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise InputError(f"torch.compile does not take compile_options={dict(self.options)}: {error}") from error
+
+    def _apply(self, module: fx.GraphModule, layers: Mapping[str, Sequence[str]]) -> None:
         recomputed = [part for part in module.modules() if isinstance(part, Segment)]
         for part in module.modules():
             if hasattr(part, "wrapped"):

@@ -12,6 +12,7 @@ from torch import fx, nn
 from torch.utils import _pytree as pytree
 
 from autopipe.documents.graph import Graph
+from autopipe.errors import DocumentError
 from autopipe.recorder import assemble
 from autopipe.stages.boundary import check_bounds, remade, routes
 
@@ -117,15 +118,29 @@ def pieces(graph: Graph, bounds: Sequence[int]) -> tuple[Piece, ...]:
 
 
 def piece_body(body: fx.Graph, piece: Piece) -> fx.Graph:
-    """Return the operations of one stage out of those of the model; the last keeps the model's own output."""
-    by_name = {node.name: node for node in body.nodes}
+    """Return the operations of one stage out of those of the model; the last keeps the model's own output.
+
+    Raises
+    ------
+    DocumentError
+        If the layers and values of the graph do not fit its nodes.
+    """
     graph = fx.Graph()
-    copies = {by_name[name]: graph.placeholder(name) for name in piece.inputs}
+    copies: dict[str, fx.Node] = {name: graph.placeholder(name) for name in piece.inputs}
+
+    def copied(name: str) -> fx.Node:
+        if name not in copies:
+            raise DocumentError(
+                f"stage {piece.index} reads {name!r}, which its layers do not make and no value brings: the graph "
+                "was changed by hand. Record the model again."
+            )
+        return copies[name]
+
     for node in body.nodes:
         if node.name in piece.nodes and node.name not in piece.inputs:
-            copies[node] = graph.node_copy(node, copies.__getitem__)
+            copies[node.name] = graph.node_copy(node, lambda read: copied(read.name))
     if not piece.is_last:
-        graph.output(tuple(copies[by_name[name]] for name in piece.outputs))
+        graph.output(tuple(copied(name) for name in piece.outputs))
     return graph
 
 

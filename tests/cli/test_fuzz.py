@@ -23,7 +23,7 @@ def test_mutated_documents_and_command_lines_end_in_a_sentence(corpus: Corpus, t
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"step_ns": -1}, "step_ns is -1, below 0"),
+        ({"step_ns": -1}, "step_ns is -1, outside 0 to 2**60"),
         ({"pipeline_size": 3}, "pipeline_size is 3, and not every rank has a stage"),
         ({"stages": []}, "stages is empty"),
         ({"device_order": [0, 0]}, "device_order does not hold each of 0 to 1 once"),

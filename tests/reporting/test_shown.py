@@ -44,6 +44,11 @@ def test_names_are_text_in_a_notebook_too() -> None:
 
 
 def test_what_holds_nothing_or_contradicts_itself_is_shown_in_a_sentence() -> None:
-    assert repr(msgspec.structs.replace(samples.profile(), layers=())) == "Profile of GPT: no layers"
-    assert "does not hold: stages is empty" in repr(msgspec.structs.replace(samples.plan(), stages=()))
+    no_layers, no_stages = (
+        msgspec.structs.replace(document, **{field: ()})
+        for document, field in ((samples.profile(), "layers"), (samples.plan(), "stages"))
+    )
+    assert repr(no_layers).startswith("the profile does not hold together as an autopipe.profile document: layers is")
+    assert repr(no_stages).startswith("the plan does not hold together as an autopipe.plan document: stages is empty")
+    assert "Expected `int`, got `str`" in repr(msgspec.structs.replace(samples.plan(), step_ns="1"))
     assert repr(msgspec.structs.replace(samples.timeline(), ranks=())).startswith("simulated step of 15.00 ms: 0 ranks")

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from autopipe.documents.arguments import typed
 from autopipe.documents.plan import Alternative, Plan
 from autopipe.documents.profile import Profile, Source
 from autopipe.documents.timeline import Timeline
@@ -32,6 +33,7 @@ PATTERNS = (
 )
 
 
+@typed
 def report_page(
     plan: Plan,
     predicted: Timeline,
