@@ -40,7 +40,7 @@ BATCH = torch.ones(4, 4)
 EXAMPLE = (torch.zeros(2, 4),)
 LOSS = nn.functional.mse_loss
 QUICK = settings(
-    max_examples=20,
+    max_examples=12,
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
@@ -266,7 +266,7 @@ def changed(value: Any, data: st.DataObject) -> Any:
 
 
 @pytest.mark.filterwarnings("ignore")
-@settings(QUICK, max_examples=30)
+@settings(QUICK, max_examples=20)
 @given(data=st.data())
 def test_a_document_made_by_hand_is_refused_or_used(trained: Trained, data: st.DataObject) -> None:
     used(changed(data.draw(st.sampled_from([trained.plan, trained.profile])), data), trained)
