@@ -14,6 +14,7 @@ import torch.distributed as dist
 
 from autopipe import errors
 from autopipe.documents.files import DocumentType, decode, encode
+from autopipe.documents.plan import MOST_DEVICES
 from autopipe.errors import AutopipeError, InputError, StepError
 from autopipe.transport.endpoint import TransportError
 from autopipe.transport.local import Hub, LocalEndpoint
@@ -79,6 +80,8 @@ def local_devices(devices: Sequence[str | torch.device] | None, ranks: int | Non
     InputError
         If nothing says how many ranks there should be.
     """
+    if ranks is not None and not 0 <= ranks <= MOST_DEVICES:
+        raise InputError(f"ranks={ranks} is no number of thread-ranks: pass as many as the plan has.")
     if devices is not None:
         if ranks is not None and ranks != len(devices):
             raise InputError(f"ranks={ranks} and {len(devices)} devices disagree: pass one of them.")

@@ -96,7 +96,7 @@ class Cluster(Document, frozen=True, kw_only=True, forbid_unknown_fields=True, t
             If they are no whole numbers.
         """
         for rank in (source, target):
-            if not 0 <= rank < len(self.devices):
+            if rank not in range(len(self.devices)):
                 raise InputError(f"there is no rank {rank}: the cluster has {len(self.devices)} devices.")
         same = self.devices[source].node == self.devices[target].node
         return self.intra_node if same else self.inter_node
