@@ -38,6 +38,7 @@ from autopipe.recorder.example import tensors
 from autopipe.recorder.snapshot import preserved
 from autopipe.stages.loss import LossFunction
 
+LONGEST_S = 86_400.0
 AUTO = "auto"
 UPDATE_FACTOR = 4  # parameters, gradients and, of most optimizers, two moments
 # Names what a profile holds: one that was kept by a version that measured less answers no question of today.
@@ -103,6 +104,10 @@ def measure(
     example = example_of(args, kwargs, target)
     if budget_s < 0:
         raise InputError(f"a budget of {budget_s} s is no time: give at least 0, for a single round.")
+    if budget_s > LONGEST_S:
+        raise InputError(
+            f"a budget of {budget_s:g} s is more than a day, and timings are steady long before: give less."
+        )
     parse_optimizer(optimizer)
     if recording is None:
         with explained(None, batch_of(example)):
