@@ -158,7 +158,7 @@ def _runtime(
     seeds: Seeds,
     whereabouts: Whereabouts | None,
 ) -> Runtime:
-    shares = Shares(recipe.reduction, total=replica_total(endpoint))
+    shares = Shares(recipe.reduction, total=replica_total(endpoint), dim=graph.output_dim)
     runtime = Runtime(
         stages=stages,
         stage_ranks=layout.stage_ranks,

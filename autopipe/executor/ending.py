@@ -68,15 +68,16 @@ class Ending:
         """Run the last stage on a micro-batch, and keep what the step was asked for: its loss, its output."""
         request, shares = self._request, self._shares
         own_loss = self._loss_fn is None and request.wants_loss
-        with shares.watched() if own_loss else contextlib.nullcontext():
+        with shares.watched(is_loss=False) if own_loss else contextlib.nullcontext():
             output = module(*args, **kwargs)
         if request.wants_outputs:
             self._parts[i] = output
         if not request.wants_loss:
             return
         if shares.known(i) != 0:
-            with contextlib.nullcontext() if own_loss else shares.watched():
+            with contextlib.nullcontext() if own_loss else shares.watched(is_loss=True):
                 loss = self._seeds.call_perhaps("loss", resolve_loss, self._loss_fn, output, self._targets[i])
+            shares.check_mean(loss)
         share = shares.share(i)
         if share == 0:  # a mean over nothing may be no number, and counts for nothing
             self._losses[i] = torch.zeros((), device=self._device)

@@ -1,23 +1,21 @@
 """How much of the loss a micro-batch is: its share of the samples, of the weights or of the valid targets.
 
-A loss that is a mean over valid targets (cross entropy leaves out the target ``ignore_index``) is a mean over
-another number in each micro-batch. So the loss is watched: which cross entropy it takes, of which target,
+A loss that is a mean over valid targets (cross entropy leaves out the target ``ignore_index``) or by weights is a
+mean over another number in each micro-batch. So the loss is watched: which mean it takes, of which target,
 says what to count, before the first backward.
 """
 
 import contextlib
-import inspect
+import itertools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional
-from torch.overrides import TorchFunctionMode
 
 from autopipe.errors import InputError
+from autopipe.executor.means import Mean, Watch
 from autopipe.recorder.example import tensors
 
 Total = Callable[[float], float]
@@ -30,23 +28,6 @@ class Reduction(StrEnum):
     SUM = "sum"
 
 
-@dataclass(frozen=True)
-class _Mean:
-    """A mean over valid targets that a loss took: its target, the one left out, the weight of each class."""
-
-    target: Tensor
-    ignore_index: int
-    class_weight: Tensor | None
-
-    def count(self, target: Tensor) -> Tensor:
-        """Return what the mean of such a target divides by, shape ()."""
-        valid = target != self.ignore_index
-        if self.class_weight is None:
-            return valid.sum()
-        weight = self.class_weight.to(target.device)
-        return weight[torch.where(valid, target, 0)].masked_fill(~valid, 0).sum(dtype=torch.float64)
-
-
 class Shares:
     """The shares of one rank that computes losses.
 
@@ -55,12 +36,16 @@ class Shares:
     reduction : Reduction
     total : function of a number to a number
         Sums what the mini-batch counts over all replicas; all of them call it, before their first loss.
+    dim : int
+        In which dimension the model's output carries the batch.
     """
 
-    def __init__(self, reduction: Reduction, total: Total) -> None:
+    def __init__(self, reduction: Reduction, total: Total, *, dim: int = 0) -> None:
         self._reduction = reduction
         self._total = total
-        self._rule: tuple[int, _Mean] | None = None
+        self._dim = dim
+        self._rule: tuple[int, Mean] | None = None
+        self._sums: list[Tensor] = []
         self._is_watching = reduction is Reduction.MEAN
         self._owes_total = reduction is Reduction.MEAN
 
@@ -91,16 +76,32 @@ class Shares:
             self._settle(self._counted(*self._rule))
 
     @contextlib.contextmanager
-    def watched(self) -> Iterator[None]:
-        """Watch which means a micro-batch's loss takes."""
+    def watched(self, *, is_loss: bool) -> Iterator[None]:
+        """Watch which means a micro-batch's loss takes; ``is_loss`` says that nothing else is computed meanwhile."""
         if not self._is_watching or self._is_given:
             yield
             return
-        with _Watch() as watch:
+        with Watch(is_loss=is_loss, dim=self._dim) as watch:
             yield
-        self._means.append([mean.count(mean.target) for mean in watch.means])
+        self._sums = watch.sums
+        self._means.append([mean.count(mean.source) for mean in watch.means])
         if self._shares is None:
             self._learn(watch.means)
+
+    def check_mean(self, loss: Tensor) -> None:
+        """Check that the loss of a micro-batch is no sum, whose micro-batches would have to add up.
+
+        Raises
+        ------
+        InputError
+            If it is.
+        """
+        sums, self._sums = self._sums, []
+        if len(self._sizes) > 1 and any(loss.data_ptr() == one.data_ptr() for one in sums):
+            raise InputError(
+                'the loss is a sum over its samples, and a pipeline takes losses for means: pass reduction="sum" to '
+                "autopipe.pipeline, so that micro-batches add up, or divide the sum by the number of samples."
+            )
 
     def share(self, micro_batch: int) -> float:
         """Return the share of a micro-batch: of all shares of all replicas, 1 is the sum."""
@@ -121,18 +122,21 @@ class Shares:
         InputError
             If not: the sum of such losses is not what the loss of the mini-batch is.
         """
-        if not self._means or not self._means[0]:
+        if not self._means:
             return
-        for column in zip(*self._means, strict=True):
-            counts = torch.stack(list(column)).to("cpu", torch.float64)
-            assert self._shares is not None
-            shares = torch.tensor(self._shares, dtype=torch.float64)
-            if not torch.allclose(counts * shares.sum(), shares * counts.sum(), rtol=1e-6):
+        if len(self._sizes) > 1 and len(self._means) == len(self._sizes):
+            self._is_watching = any(self._means)
+        assert self._shares is not None
+        shares = torch.tensor(self._shares, dtype=torch.float64)
+        for column in itertools.zip_longest(*self._means, fillvalue=torch.zeros(())):
+            ways = zip(*torch.broadcast_tensors(*(count.cpu().reshape(-1) for count in column)), strict=True)
+            counts, *others = (torch.stack(way).to(torch.float64) for way in ways)
+            if not any(_in_step(numbers, shares) for numbers in (counts, *others)):
                 raise InputError(
-                    f"the loss takes means over {_text(counts)} valid targets in the micro-batches, which count as "
-                    f"{_text(shares)} of the loss: their sum is not the mean over all valid targets. Pass "
-                    "weight=, 1 for each target that counts and 0 for each other (for a language model that shifts "
-                    "its labels: weight=labels[:, 1:] != -100)."
+                    f"the loss takes means over {_text(counts)} values in the micro-batches, which count as "
+                    f"{_text(shares)} of the loss: their sum is not the mean over all of them. Pass weight=, 1 for "
+                    "each target that counts and 0 for each other (for a language model that shifts its labels: "
+                    "weight=labels[:, 1:] != -100); 1 for each sample where every sample counts alike."
                 )
 
     def settle(self) -> None:
@@ -141,19 +145,18 @@ class Shares:
             self._total(0.0)
         self._owes_total = self._reduction is Reduction.MEAN
 
-    def _learn(self, means: Sequence[_Mean]) -> None:
+    def _learn(self, means: Sequence[Mean]) -> None:
         """Find the target of a loss's only mean among the user's, and count it from now on."""
-        self._is_watching = bool(means)
-        if len(means) == 1:
+        if len(means) == 1 and means[0].is_rule:
             # Labels that a loss shifts are a copy of the user's: these are not found, but checked.
             for position, target in enumerate(tensors(self._targets[0])):
-                if target.numel() == means[0].target.numel() and _same_values(target, means[0].target):
+                if _same_values(target, means[0].source):
                     self._rule, self._is_watching = (position, means[0]), False
                     self._means.clear()
                     self._settle(self._counted(position, means[0]))
                     return
 
-    def _counted(self, position: int, mean: _Mean) -> list[float]:
+    def _counted(self, position: int, mean: Mean) -> list[float]:
         return [float(mean.count(tensors(target)[position])) for target in self._targets]
 
     def _settle(self, weights: list[float]) -> None:
@@ -164,28 +167,14 @@ class Shares:
         self._shares = tuple(weight / whole if whole > 0 else 0.0 for weight in weights)
 
 
-class _Watch(TorchFunctionMode):
-    """Notes every mean over valid targets."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.means: list[_Mean] = []
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if func in (functional.cross_entropy, functional.nll_loss):
-            call = inspect.signature(func).bind(*args, **kwargs)
-            call.apply_defaults()
-            given = call.arguments
-            target = given["target"]
-            is_mean = given["reduction"] == "mean" and given["size_average"] is not False and given["reduce"] is None
-            if is_mean and not target.is_floating_point():
-                self.means.append(_Mean(target, given["ignore_index"], given["weight"]))
-        return func(*args, **kwargs)
+def _in_step(counts: Tensor, shares: Tensor) -> bool:
+    return torch.allclose(counts * shares.sum(), shares * counts.sum(), rtol=1e-6)
 
 
 def _same_values(mine: Tensor, theirs: Tensor) -> bool:
-    return torch.equal(mine.detach().flatten().to(theirs.device), theirs.detach().flatten())
+    return mine.numel() == theirs.numel() and torch.equal(
+        mine.detach().flatten().to(theirs.device), theirs.detach().flatten()
+    )
 
 
 def _sum(weight: Any) -> float:

@@ -308,3 +308,34 @@ def test_a_loss_with_parameters_of_its_own_is_refused() -> None:
     x, y = job.draw(BATCH)
     assert pipe.step(x, target=y) > 0
     pipe.close()
+
+
+class Sparse(nn.Module):
+    """A model whose embedding has sparse gradients."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(97, 8, sparse=True)
+        self.inner = nn.Linear(8, 8)
+        self.head = nn.Linear(8, 97)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        result: Tensor = self.head(torch.relu(self.inner(self.embedding(ids))))
+        return result
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "zb-h1"])
+def test_an_embeddings_gradient_may_be_sparse(schedule: str) -> None:
+    model, plain = twins(Sparse)
+    ids, labels = torch.randint(0, 97, (2, BATCH, 4))
+    pipe = thread_pipe(model, (ids,), stages=2, micro_batches=4, loss_fn=token_loss, schedule=schedule)
+    optimizers = [torch.optim.SGD(pipe.parameters(), 0.1), torch.optim.SGD(plain.parameters(), 0.1)]
+    for _ in range(2):
+        assert torch.equal(pipe.step(ids, target=labels), plain_step(plain, token_loss, (ids,), labels, 4))
+        mine, theirs = model.embedding.weight.grad, plain.embedding.weight.grad  # type: ignore[union-attr]
+        assert mine.is_sparse  # type: ignore[union-attr]
+        assert torch.equal(mine.to_dense(), theirs.to_dense())  # type: ignore[union-attr, operator]
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+    pipe.close()

@@ -1,5 +1,7 @@
 """Micro-batches with unequally many valid targets train as the mean over all valid targets does."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -150,6 +152,117 @@ def test_a_loss_inside_the_model_is_right_with_weights_and_refused_without() -> 
     assert differences(model, plain, {name for name, _ in model.named_parameters()}) == []
     equal = torch.randint(0, 97, ids.shape)
     assert torch.allclose(pipe.step(ids, equal), plain(ids, equal)["loss"], rtol=1e-5)
+    pipe.close()
+
+
+@pytest.mark.parametrize("loss", [functional.mse_loss, functional.l1_loss])
+def test_means_by_weights_count_by_weights(loss: Any) -> None:
+    def weighted(output: Tensor, target: tuple[Tensor, Tensor]) -> Tensor:
+        result: Tensor = loss(output, target[0], weight=target[1])
+        return result
+
+    model, plain = twins(mlp)
+    x, y, weight = torch.rand(3, BATCH, 64)
+    weight[2:4] = 0
+    pipe = thread_pipe(model, (x,), stages=2, micro_batches=4, loss_fn=weighted)
+    for _ in range(2):
+        found, wanted = pipe.step(x, target=(y, weight)), weighted(plain(x), (y, weight))
+        wanted.backward()
+        assert torch.allclose(found, wanted, rtol=1e-5)
+    assert differences(model, plain, {name for name, _ in model.named_parameters()}, rtol=1e-4) == []
+    pipe.close()
+
+
+class FusedLoss(nn.Module):
+    """A classifier that takes its loss with its head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = mlp()
+        self.head = nn.Parameter(torch.randn(10, 64))
+
+    def forward(self, x: Tensor, labels: Tensor) -> Tensor:
+        return functional.linear_cross_entropy(self.body(x), self.head, labels)
+
+
+def labels_with_one_part_masked() -> Tensor:
+    labels = torch.randint(0, 10, (BATCH,))
+    labels[:2] = IGNORED
+    labels[5] = IGNORED
+    return labels
+
+
+@pytest.mark.skipif(not hasattr(functional, "linear_cross_entropy"), reason="this torch has no fused cross entropy")
+def test_a_fused_cross_entropy_leaves_out_what_is_ignored() -> None:
+    model, plain = twins(FusedLoss)
+    x, labels = torch.randn(BATCH, 64), labels_with_one_part_masked()
+    pipe = thread_pipe(model, (x, labels.abs() % 10), stages=2, micro_batches=4)
+    with pytest.raises(StepError, match="weight="):
+        pipe.step(x, labels)
+    pipe.reset()
+    model.zero_grad()
+    loss, wanted = pipe.step(x, labels, weight=labels != IGNORED), plain(x, labels)
+    wanted.backward()
+    assert torch.allclose(loss, wanted, rtol=1e-5)
+    assert differences(model, plain, {name for name, _ in model.named_parameters()}) == []
+    pipe.close()
+
+
+def where_valid(output: Tensor, labels: Tensor) -> Tensor:
+    valid = labels != IGNORED
+    return functional.cross_entropy(output[valid], labels[valid]) if valid.any() else output.sum() * 0
+
+
+def divided_by_hand(output: Tensor, labels: Tensor) -> Tensor:
+    return functional.cross_entropy(output, labels, reduction="sum") / (labels != IGNORED).sum()
+
+
+def mean_of_the_valid(output: Tensor, labels: Tensor) -> Tensor:
+    return functional.cross_entropy(output, labels, reduction="none")[labels != IGNORED].mean()
+
+
+def errors_of_the_valid(output: Tensor, labels: Tensor) -> Tensor:
+    return functional.mse_loss(output[labels != IGNORED], torch.zeros_like(output)[labels != IGNORED])
+
+
+def beside_a_mean_over_all(output: Tensor, labels: Tensor) -> Tensor:
+    return functional.cross_entropy(output, labels) + functional.mse_loss(output, torch.zeros_like(output))
+
+
+OWN_WAYS = [where_valid, divided_by_hand, mean_of_the_valid, errors_of_the_valid, beside_a_mean_over_all]
+
+
+@pytest.mark.parametrize("loss_fn", OWN_WAYS)
+def test_a_loss_that_leaves_out_targets_in_its_own_way_is_refused_without_weights(loss_fn: Any) -> None:
+    model, plain = twins(mlp)
+    x, labels = torch.randn(BATCH, 64), labels_with_one_part_masked()
+    pipe = thread_pipe(model, (x,), stages=2, micro_batches=4, loss_fn=loss_fn)
+    with pytest.raises(StepError, match=r"over 0, 2, 1, 2 values .* weight="):
+        pipe.step(x, target=labels)
+    pipe.reset()
+    if loss_fn is not beside_a_mean_over_all:
+        loss = pipe.step(x, target=labels, weight=labels != IGNORED)
+        assert torch.allclose(loss, loss_fn(plain(x), labels), rtol=1e-5)
+    pipe.close()
+
+
+def test_a_loss_may_move_the_samples_and_batches_be_uneven() -> None:
+    def turned(output: Tensor, target: Tensor) -> Tensor:
+        return functional.mse_loss(output.t(), target.t())
+
+    model, plain = twins(mlp)
+    x, y = torch.randn(2, 7, 64)
+    pipe = thread_pipe(model, (x,), stages=2, micro_batches=4, loss_fn=turned)
+    assert torch.allclose(pipe.step(x, target=y), turned(plain(x), y), rtol=1e-5)
+    pipe.close()
+
+
+def test_a_sum_that_is_taken_for_a_mean_is_refused() -> None:
+    model, _ = twins(mlp)
+    x, y = torch.randn(2, BATCH, 64)
+    pipe = thread_pipe(model, (x,), stages=2, micro_batches=4, loss_fn=nn.MSELoss(reduction="sum"))
+    with pytest.raises(StepError, match='reduction="sum"'):
+        pipe.step(x, target=y)
     pipe.close()
 
 
