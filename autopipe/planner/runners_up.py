@@ -50,16 +50,23 @@ def runners_up(search: Search, best: Candidate) -> tuple[tuple[Alternative, ...]
 
 def _pruned(search: Search, branch: Branch, best: Candidate) -> Alternative:
     """Return a branch that was not solved: its simulated split where that is quick, else no more than its bound."""
-    space = search.space
-    size = 2 * len(branch.cell.grid.rows) * branch.kind.virtual * branch.cell.micro_batches
-    if size <= QUICK and not branch.tight and branch.kind.virtual == 1 and not search.deadline.is_over:
-        branch = space.tightened(branch) or branch
-    if branch.split is not None and size <= QUICK:
-        problem = space.problem(branch)
-        if keeps(problem, branch.split):
-            candidate = score(problem, branch.split)
+    if not search.deadline.is_over:
+        candidate = quickly_scored(search.space, branch)
+        if candidate is not None:
             return _alternative(candidate, lost_because(candidate, best))
     return _of_branch(branch, branch.bound_ns, "not solved: no step of it is shorter than this", solved=False)
+
+
+def quickly_scored(space: Space, branch: Branch) -> Candidate | None:
+    """Return the simulated split that a branch was bounded with; None where it has none, or simulating it is long."""
+    if 2 * len(branch.cell.grid.rows) * branch.kind.virtual * branch.cell.micro_batches > QUICK:
+        return None
+    if not branch.tight and branch.kind.virtual == 1:
+        branch = space.tightened(branch) or branch
+    if branch.split is None:
+        return None
+    problem = space.problem(branch)
+    return score(problem, branch.split) if keeps(problem, branch.split) else None
 
 
 def _fewer(search: Search) -> Iterator[Alternative]:

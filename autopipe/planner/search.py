@@ -16,9 +16,10 @@ from autopipe.planner.cells import Tables, cells
 from autopipe.planner.deadline import Deadline
 from autopipe.planner.explain import binding_sentence
 from autopipe.planner.fitting import bound_of_stages, try_fitted
+from autopipe.planner.kind import Kind
 from autopipe.planner.moves import improved
 from autopipe.planner.request import Request, check_magnitude, check_request, shapes, with_profiled
-from autopipe.planner.runners_up import runners_up
+from autopipe.planner.runners_up import quickly_scored, runners_up
 from autopipe.planner.score import Candidate, Costed, costed, simulated
 from autopipe.planner.shortage import infeasible_message
 from autopipe.planner.solved import Solved, is_far, keeps, solve_problem
@@ -253,6 +254,7 @@ class Search:
 
     def finish(self) -> Candidate:
         """Return the best candidate after local moves, under the schedule that is fitted to it if that is better."""
+        self._try_left()
         ranked = sorted(self.found, key=lambda one: one.candidate.rank)
         most = IMPROVED if ranked[0].candidate.costed.size <= LARGE else 1
         for one in ranked[:most]:
@@ -267,6 +269,23 @@ class Search:
                 self._put(best, fitted)
                 return fitted
         return best
+
+    def _try_left(self) -> None:
+        """Simulate the split of the first branch left of every kind, where that is quick: it may be the best yet.
+
+        The dynamic programme's word on its objective stands where no engine has solved it.
+        """
+        tried: set[tuple[Kind, int]] = set()
+        for branch in sorted((*self.pruned, *self.late), key=lambda branch: branch.order):
+            look = branch.kind, len(branch.cell.grid.rows)
+            candidate = None if look in tried or self.deadline.is_over else quickly_scored(self.space, branch)
+            tried.add(look)
+            best = self.best
+            if candidate is None or best is None or candidate.rank >= best.rank:
+                continue
+            solved = solve_problem(candidate.problem, Deadline.after(0.0), self.space.request.engine)
+            if solved is not None:
+                self.found.append(Found(branch=branch, candidate=candidate, solved=solved))
 
     def _put(self, old: Candidate, new: Candidate) -> None:
         """Put a candidate in the place of another one of its branch."""

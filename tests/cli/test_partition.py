@@ -95,7 +95,7 @@ def test_a_file_that_is_no_profile_is_refused_by_its_path(tmp_path: Path, capsys
         ("forward_ns", math.nan, "$.layers[1].costs[0].forward_ns"),
         ("saved_bytes", math.inf, "$.layers[1].costs[0].saved_bytes"),
         ("forward_ns", None, "$.layers[1].costs[0].forward_ns"),
-        ("forward_ns", 10**30, "layers[1] (layer1).costs[0].forward_ns"),
+        ("forward_ns", 10**30, "$.layers[1].costs[0].forward_ns"),
     ],
 )
 def test_a_faulty_figure_is_refused_by_its_path(

@@ -1,5 +1,6 @@
 """The whole planner: plans from profiles."""
 
+import random
 import subprocess
 import sys
 from itertools import pairwise
@@ -327,3 +328,15 @@ def test_a_given_split_is_scored_like_a_planned_one():
     made = plan(found, cluster, batch_size=8, schedule="1f1b")
     given_back = evaluate(found, cluster, bounds_of(made), batch_size=8, micro_batch_size=1, depth=made.depth)
     assert (given_back.step_ns, given_back.stages, given_back.ranks) == (made.step_ns, made.stages, made.ranks)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_nothing_that_was_considered_and_not_taken_is_faster_than_the_plan(seed):
+    draw = random.Random(seed)
+    layers = [
+        layer(f"layer{i}", [cost(draw.randint(5, 90), saved_bytes=draw.randint(0, 40))], parameter_bytes=9)
+        for i in range(16)
+    ]
+    devices = tuple(Device(memory_bytes=10_000) for _ in range(4))
+    found = plan(profile(layers, crossing_bytes=3), Cluster(devices=devices), batch_size=4, micro_batch_size=1)
+    assert all(one.step_ns >= found.step_ns for one in found.alternatives if one.solved and one.step_ns is not None)
