@@ -13,7 +13,6 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import autopipe
-from autopipe.documents.files import save
 from autopipe.hardware.short_form import parse_cluster
 from autopipe.units import format_bytes, format_share, format_time
 
@@ -52,7 +51,7 @@ def main() -> None:
     )
     cluster = parse_cluster(options.cluster, profile)
     plan = autopipe.partition(profile, cluster=cluster, batch_size=options.batch, time_limit_s=options.time_limit)
-    save(plan, options.output)
+    plan.save(options.output)
 
     print(
         f"{plan.data_parallel_size} replicas of {plan.pipeline_size} ranks with {plan.virtual_stages} stages each, "

@@ -15,7 +15,6 @@ import torch
 from torch import nn
 
 import autopipe
-from autopipe.documents.files import save
 
 WIDTH, BATCH = 32, 16
 
@@ -57,7 +56,7 @@ def main() -> None:
     leads = pipe.rank == 0 and pipe.replica == 0
     if leads and not plan.exists():
         options.folder.mkdir(parents=True, exist_ok=True)
-        save(pipe.plan, plan)
+        pipe.plan.save(plan)
 
     optimizer = torch.optim.AdamW(pipe.parameters(), lr=1e-2)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, options.steps)

@@ -35,6 +35,8 @@ class Choice:
         The mini-batch, in samples, over all replicas; by default the example's.
     how : mapping
         What else `autopipe.profile` is given.
+    wishes : mapping
+        What the planner is to keep to, as `autopipe.partition` is given it.
     own : device or None
         This process's, where it is one of several ranks.
     watchdog : Watchdog or None
@@ -47,6 +49,7 @@ class Choice:
     batch_size: int | None
     memory_bytes: int | None
     how: Mapping[str, Any]
+    wishes: Mapping[str, Any]
     devices: Sequence[str | torch.device] | None
     ranks: int | None
     own: torch.device | None
@@ -107,7 +110,9 @@ class Choice:
             if batch is None:
                 assert document.graph is not None
                 (batch,) = Inputs.of(document.graph).sizes(*arguments(self.example), 1)
-            return partition(document, gpus=gpus, batch_size=batch, memory_bytes=self.memory_bytes, replicas=1)
+            return partition(
+                document, gpus=gpus, batch_size=batch, memory_bytes=self.memory_bytes, replicas=1, **self.wishes
+            )
 
         return refined(measured, planned) if self.how["granularity"] is not None else planned(measured(()))
 

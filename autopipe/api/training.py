@@ -26,13 +26,15 @@ if TYPE_CHECKING:
 @typed
 def pipeline(
     model: nn.Module,
+    example: Any = None,
     *,
     plan: Plan | str | Path | None = None,
-    example: Any = None,
     target: Any = None,
     loss_fn: LossFunction | None = None,
     batch_size: int | None = None,
     memory_bytes: int | None = None,
+    micro_batch_size: int | None = None,
+    schedule: str | None = None,
     optimizer: str = "adamw",
     budget_s: float = 30.0,
     devices: Sequence[str | torch.device] | None = None,
@@ -63,16 +65,19 @@ def pipeline(
     ----------
     model : nn.Module
         The same on every rank. Its parameters are trained in place.
-    plan : Plan or path, optional
-        From `partition` or ``autopipe partition``.
     example : tuple, dict or Tensor
         As for `capture`; needed without a plan.
+    plan : Plan or path, optional
+        From `partition` or ``autopipe partition``.
     target : tree of Tensor, optional
         The example's targets, where ``loss_fn`` takes them.
     loss_fn : function of (output, target) to a scalar, optional
         By default the model's own ``loss`` or scalar output.
     batch_size : int
         The mini-batch, in samples; by default the example's.
+    micro_batch_size, schedule : optional
+        Fix what the planner would choose: the samples of a micro-batch, and for example ``"1f1b"``. A plan has both;
+        for more wishes make one with `partition`.
     devices, ranks : optional
         Without torchrun: the devices of the thread-ranks, or how many thread-ranks on the CPU.
     seed : int, optional
@@ -127,6 +132,13 @@ def pipeline(
     from autopipe.stages.compilation import Compilation
     from autopipe.stages.materialise import filling
 
+    if isinstance(example, Plan | str | Path):
+        raise InputError("pipeline was given a plan as its example: pass it by name, plan=.")
+    if plan is not None and (micro_batch_size is not None or schedule is not None):
+        raise InputError(
+            "a plan has its micro-batches and schedule: leave micro_batch_size= and schedule= out, or make the plan "
+            "with them (autopipe.partition, autopipe partition --micro-batch 4 --schedule 1f1b)."
+        )
     own = join_group() if under_torchrun() else None
     deadlines = Deadlines.chosen(deadline_s)
     # From here on a rank that ends before it has a pipeline is told to the others.
@@ -140,6 +152,7 @@ def pipeline(
         memory_bytes=memory_bytes,
         how={
             "loss_fn": loss_fn,
+            "micro_batches": None if micro_batch_size is None else (micro_batch_size,),
             "optimizer": optimizer,
             "budget_s": budget_s,
             "leaf": leaf,
@@ -148,6 +161,7 @@ def pipeline(
             "batch_dims": batch_dims,
             "target_dim": target_dim,
         },
+        wishes={"micro_batch_size": micro_batch_size, "schedule": schedule},
         devices=devices,
         ranks=ranks,
         own=own,

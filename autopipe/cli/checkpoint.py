@@ -12,7 +12,24 @@ if TYPE_CHECKING:
     from autopipe.reporting.checkpoint_table import Row
 
 
-@click.group("checkpoint", short_help="Look into what a pipeline saved, or turn it into one file.")
+class CheckpointGroup(click.Group):
+    """Takes no folder for a command without saying what to write."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the command that is named; a folder in its place is refused with the line that was meant."""
+        word = args[0]
+        if word not in self.commands and not word.startswith("-") and Path(word).exists():
+            raise click.UsageError(
+                f"{word!r} is a place, not what to do with it: write `autopipe checkpoint inspect {word}` to look into "
+                f"it, or `autopipe checkpoint convert {word} -o model.safetensors`.",
+                ctx,
+            )
+        return super().resolve_command(ctx, args)
+
+
+@click.group("checkpoint", cls=CheckpointGroup, short_help="Look into what a pipeline saved, or turn it into one file.")
 def command() -> None:
     """Look into what a pipeline saved, or turn it into one file. No pipeline and no group is needed for it.
 

@@ -7,7 +7,7 @@ import re
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import msgspec
 
@@ -25,6 +25,27 @@ class Document(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     def faults(self) -> Iterator[str]:
         """Yield what is wrong with the document as a whole, each with the path of the field: nothing by default."""
         return iter(())
+
+    def save(self, path: str | Path) -> None:
+        """Write the document to ``path`` as `save` does: a reader sees the old file or the new one, never a part.
+
+        Raises
+        ------
+        DocumentError
+            If the file cannot be written.
+        """
+        save(self, path)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Return the document of this type in the file at ``path``.
+
+        Raises
+        ------
+        DocumentError
+            If the file cannot be read, or does not hold such a document.
+        """
+        return load(path, cls)
 
 
 DocumentType = TypeVar("DocumentType", bound=Document)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 import torch
 from torch import Tensor, nn
@@ -39,7 +39,11 @@ class HeldModel:
         self.is_last = layout.stage_ranks[-1] in ranks.numbers
 
     def parameters(self) -> Iterator[nn.Parameter]:
-        """Yield the parameters that this process trains, each once."""
+        """Yield the parameters that this process trains, each once.
+
+        Under torchrun these are the ones of its stages: an optimizer wants no more, but a norm over them is not the
+        model's. Clip with `clip_grad_norm_`, not with `torch.nn.utils.clip_grad_norm_`.
+        """
         return (parameter for _, parameter in self.named_parameters())
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
@@ -77,11 +81,48 @@ class HeldModel:
         """Put all stages of this process in evaluation mode."""
         return self.train(False)
 
+    def __call__(self, *_: Any, **__: Any) -> NoReturn:
+        """Refuse: a pipeline has no output to differentiate; `step`, `evaluate` and `predict` are what it is called by.
+
+        Raises
+        ------
+        InputError
+            Always; it names the three.
+        """
+        raise InputError(
+            "a pipeline is not called like a model: pipe.predict(x) returns its output, pipe.evaluate(x, target=y) its "
+            "loss, and pipe.step(x, target=y) is forward and backward of a training step."
+        )
+
+    def to(self, *_: Any, **__: Any) -> NoReturn:
+        """Refuse: each rank's stages are on its device already, and stay there.
+
+        Raises
+        ------
+        InputError
+            Always; it says what chooses devices.
+        """
+        raise InputError(
+            "a pipeline stays where it is, each rank's stages on its own device: choose devices with "
+            "autopipe.pipeline(..., devices=[...]) or torchrun. It brings the inputs of a step there itself."
+        )
+
+    cuda = to
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forget the gradients of the parameters that this process trains; with False they become zeros."""
+        for parameter in self.parameters():
+            if set_to_none:
+                parameter.grad = None
+            elif parameter.grad is not None:
+                parameter.grad = torch.zeros_like(parameter.grad)
+
     @typed
     def clip_grad_norm_(self, max_norm: float, norm_type: float = 2.0) -> Tensor:
         """Scale all gradients so that their norm over all stages is at most ``max_norm``; return the norm before.
 
-        A tied parameter counts once. All ranks call it.
+        Under torchrun `torch.nn.utils.clip_grad_norm_` would know the gradients of this rank alone: every rank would
+        scale by another number. A tied parameter counts once. All ranks call it.
         """
         total = self.get_total_norm(norm_type)
         torch.nn.utils.clip_grads_with_norm_(list(self.parameters()), max_norm, total)

@@ -125,6 +125,7 @@ class Pipeline(Resumable):
     def step(self, *inputs: Any, target: Any = None, weight: Any = None, scale: float = 1.0, **keywords: Any) -> Tensor:
         """Run forward and backward of one mini-batch and return its loss, the same on every rank.
 
+        The backward has run when it returns, so the loss that it returns has none: follow it with ``optimizer.step()``.
         Each micro-batch's loss counts by its share: of ``weight``; else of the targets that its cross entropy
         does not leave out, where it takes the mean over one; else of the samples. Gradients add to ``.grad``,
         as with ``backward()``.

@@ -18,6 +18,7 @@ from autopipe.executor.ending import Ending
 from autopipe.executor.flight import Flight
 from autopipe.executor.mail import HEADER_TAG, Mail
 from autopipe.executor.microbatch import Inputs, is_ready, signature, to_device
+from autopipe.executor.misuse import misuse
 from autopipe.executor.program import NO_PROGRAM, Program, ScheduleMaker, make_program
 from autopipe.executor.record import Record
 from autopipe.executor.request import Request
@@ -274,12 +275,12 @@ class Runtime:
             try:
                 made = self._act(action, received)
             except Exception as error:
-                self._fail(str(action), error)
+                self._fail(action, self._misuse(action, error) or error)
         for message in exchange.writes:
             try:
                 self._mail.put(message, made.get(message))
             except InputError as error:
-                self._fail(str(action), error)
+                self._fail(action, error)
                 self._mail.put(message, None)
         if action.op is not Op.FORWARD:
             for message in received:
@@ -289,6 +290,12 @@ class Runtime:
                 self._mail.free(message)
         if action == self._program.last_backwards.get(action.stage):
             self._complete(action.stage)
+
+    def _misuse(self, action: Action, error: Exception) -> InputError | None:
+        """Return what was wrong with the model's arguments, where that is why an action failed."""
+        if not isinstance(error, TypeError) or action.op is not Op.FORWARD or action.stage != 0:
+            return None
+        return misuse(self.stages[0].module, *self._inputs[action.micro_batch])
 
     def _act(self, action: Action, received: dict[Message, list[Any] | None]) -> dict[Message, list[Any]]:
         """Compute an action and return what it sends."""
@@ -391,7 +398,7 @@ class Runtime:
             for route in self._incoming[stage]
         }
 
-    def _fail(self, where: str, error: Exception) -> None:
+    def _fail(self, where: str | Action, error: Exception) -> None:
         """Keep the first failure; from here on this rank only keeps the order of messages.
 
         Raises
@@ -406,6 +413,8 @@ class Runtime:
         if self._failure is None:
             stage = f" ({type(error).__name__})" if not isinstance(error, InputError) else ""
             sentence = f"rank {self.endpoint.rank} failed in {where}{stage}: {str(error).rstrip('.')}"
+            if isinstance(where, Action):
+                sentence += f". {where} is {where.words}"
             self._failure = _Failure(time.time_ns(), sentence)
             self._cause = error
 

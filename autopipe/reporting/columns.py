@@ -1,6 +1,12 @@
 """Tables share one form: a narrow frame, figures to the right, and one unit for each column."""
 
+import re
+
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.measure import Measurement
 from rich.table import Table
+from rich.text import Text
 
 from autopipe.units import Scale, byte_scale, time_scale
 
@@ -18,6 +24,28 @@ def add_figures(table: Table, name: str, unit: str = "") -> None:
 def add_words(table: Table, name: str) -> None:
     """Add a column of words to ``table``: these wrap where the width does not do, figures never."""
     table.add_column(name, justify="left", overflow="fold")
+
+
+class Names:
+    """Dotted names that break after a dot or a space where the width does not do, inside a word only if it must."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._pieces = re.findall(r"[^. ]*[. ]+|[^. ]+", text)
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        """Return the width of the longest piece, and of all in one line."""
+        longest = max((cell_len(piece.rstrip()) for piece in self._pieces), default=0)
+        return Measurement(longest, cell_len(self._text)).with_maximum(options.max_width)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Yield the lines that fit the width."""
+        lines = [""]
+        for piece in self._pieces:
+            if lines[-1] and cell_len(lines[-1]) + cell_len(piece.rstrip()) > options.max_width:
+                lines.append("")
+            lines[-1] += piece
+        yield Text("\n".join(line.rstrip() for line in lines), overflow="fold")
 
 
 def shares_that_add_up(parts: tuple[int, ...]) -> tuple[float, ...]:

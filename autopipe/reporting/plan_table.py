@@ -8,6 +8,7 @@ from autopipe.documents.plan import Alternative, Certificate, Plan, StagePlan
 from autopipe.documents.profile import Source
 from autopipe.reporting.colours import stage_colour
 from autopipe.reporting.columns import (
+    Names,
     add_figures,
     add_words,
     bytes_scale,
@@ -18,6 +19,7 @@ from autopipe.reporting.columns import (
 from autopipe.units import SECOND, format_share, format_time
 
 ALTERNATIVES = 8
+LINKS = 2
 
 _ORIGINS = {
     Source.ROOFLINE: "\nAll times are estimates by the roofline: none was measured.",
@@ -37,6 +39,8 @@ def plan_report(plan: Plan, *, alternatives: int = ALTERNATIVES) -> Group:
         certificate_sentence(plan.certificate),
     ]
     parts.append(Text(f"What binds: {plan.binding}"))
+    if plan.edges:
+        parts.append(link_sentence(plan))
     if plan.explanation:
         parts += ["", "What would change the step:", *(Text(f"  {sentence}") for sentence in plan.explanation)]
     if plan.alternatives:
@@ -85,7 +89,7 @@ def stage_table(plan: Plan) -> Table:
     )
     for index, (stage, *figures) in enumerate(zip(stages, *(column[:-1] for column in columns), strict=True)):
         number = Text(str(index), style=stage_colour(index))
-        table.add_row(number, str(stage.rank), str(stage.end - stage.begin), layer_span(stage), *figures)
+        table.add_row(number, str(stage.rank), str(stage.end - stage.begin), Names(layer_span(stage)), *figures)
     layers = str(sum(stage.end - stage.begin for stage in stages))
     table.add_row("", "", layers, "total", *(column[-1] for column in columns), style="bold")
     return table
@@ -144,18 +148,40 @@ def certificate_sentence(certificate: Certificate) -> Text:
     """Return in words how far from the best the plan can be, and who says so."""
     gap = format_share(max(certificate.gap, 0.0))
     bound = f"no plan of the searched kind can be under {format_time(certificate.step_bound_ns)}"
-    solver = (
-        f"{certificate.engine} on its own objective: {format_time(certificate.objective_ns)}, "
-        f"bound {format_time(certificate.objective_bound_ns)}, gap {format_share(certificate.solver_gap)}"
-    )
+    objective = f"{certificate.engine} by its own formula for the step: {format_time(certificate.objective_ns)}"
+    known = f"bound {format_time(certificate.objective_bound_ns)}, gap {format_share(certificate.solver_gap)}"
     opening = {
-        "optimal": f"Solved to the end: the step is at most {gap} above the best, since {bound}. {solver}.",
+        "optimal": (
+            f"Two proofs. Of the stages: none are better, {objective}, {known}. Of the step as simulated, more "
+            f"loosely: it is at most {gap} above the best, since {bound}, a bound that perhaps no plan reaches."
+        ),
         "feasible": (
-            f"Stopped at a limit of time or work with a plan at most {gap} above the lower bound: {bound}. {solver}."
+            f"Stopped at a limit of time or work with a plan at most {gap} above the lower bound: {bound}. "
+            f"{objective}, {known}."
         ),
     }
     alone = f"Found without a solver: the step is at most {gap} above the best, since {bound}."
     return Text(opening.get(certificate.status, alone))
+
+
+def link_sentence(plan: Plan) -> Text:
+    """Return which links between stages the plan was made for, and how to give others."""
+    links = sorted({(edge.bytes_per_s, edge.latency_ns) for edge in plan.edges}, key=str)
+    if all(not speed and not latency for speed, latency in links):
+        return Text(
+            "Links between ranks: taken as free, since none was measured or given. Give --bandwidth and --latency-us, "
+            "or profile under torchrun."
+        )
+    said = [_link_words(*link) for link in links[:LINKS]]
+    more = f"; and {len(links) - LINKS} more" if len(links) > LINKS else ""
+    return Text(
+        f"Links between ranks, as measured or given (--bandwidth, --latency-us, --cluster): {'; '.join(said)}{more}."
+    )
+
+
+def _link_words(bytes_per_s: int | None, latency_ns: int | None) -> str:
+    speed = f"{bytes_per_s / 1e9:.3g} GB/s" if bytes_per_s else "bandwidth taken as free"
+    return f"{speed}, {f'latency {format_time(latency_ns)}' if latency_ns else 'latency taken as none'}"
 
 
 def alternative_table(plan: Plan, *, most: int = ALTERNATIVES) -> Table:

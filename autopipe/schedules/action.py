@@ -20,6 +20,14 @@ class Op(StrEnum):
     WEIGHT_GRAD = "W"
 
 
+_WORDS = {
+    Op.FORWARD: "forward",
+    Op.BACKWARD: "backward",
+    Op.INPUT_GRAD: "input gradient",
+    Op.WEIGHT_GRAD: "weight gradient",
+}
+
+
 class Action(msgspec.Struct, frozen=True, order=True, gc=False):
     """One computation: ``Action(Op.FORWARD, 0, 3)`` is ``F0.3``, the forward of micro-batch 3 on stage 0."""
 
@@ -29,6 +37,11 @@ class Action(msgspec.Struct, frozen=True, order=True, gc=False):
 
     def __str__(self) -> str:
         return f"{self.op}{self.stage}.{self.micro_batch}"
+
+    @property
+    def words(self) -> str:
+        """The action in words: ``F0.3`` is "the forward of micro-batch 3 on stage 0"."""
+        return f"the {_WORDS[self.op]} of micro-batch {self.micro_batch} on stage {self.stage}"
 
     @classmethod
     def parse(cls, text: str) -> "Action":

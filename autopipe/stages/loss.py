@@ -1,5 +1,6 @@
 """The loss of a micro-batch: the user's function of output and target, or what the model itself returns."""
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -36,12 +37,17 @@ def resolve_loss(loss_fn: LossFunction | None, output: Any, target: Any = None) 
     Raises
     ------
     InputError
-        If the result is not one floating-point number.
+        If the result is not one floating-point number, or the function needs a target and none is given.
     """
     loss: Any
     if loss_fn is not None:
+        if target is None and not _takes_output_alone(loss_fn):
+            raise InputError(
+                f"the loss function {_name(loss_fn)} takes a target beside the output, and none was given: pass it by "
+                "name, as in pipe.step(x, target=y)."
+            )
         loss = loss_fn(output) if target is None else loss_fn(output, target)
-        origin = f"loss function {getattr(loss_fn, '__name__', type(loss_fn).__name__)}"
+        origin = f"loss function {_name(loss_fn)}"
     else:
         loss = output.get("loss") if isinstance(output, dict) else getattr(output, "loss", output)
         origin = f"model's own output ({type(output).__name__})"
@@ -60,6 +66,23 @@ def mean_output(output: Any, target: Any = None) -> Tensor:
         if isinstance(leaf, Tensor) and leaf.is_floating_point():
             return leaf.mean()
     raise InputError("the model's output holds no floating-point tensor to take a loss of: pass loss_fn=.")
+
+
+def _name(loss_fn: LossFunction) -> str:
+    return getattr(loss_fn, "__name__", type(loss_fn).__name__)
+
+
+def _takes_output_alone(loss_fn: LossFunction) -> bool:
+    """Tell whether a loss can be called without a target; True where its signature is not known."""
+    try:
+        signature = inspect.signature(loss_fn.forward if isinstance(loss_fn, nn.Module) else loss_fn)
+    except (TypeError, ValueError):
+        return True
+    try:
+        signature.bind(None)
+    except TypeError:
+        return False
+    return True
 
 
 def _fields(output: Any) -> Any:

@@ -71,3 +71,10 @@ def test_a_folder_without_a_checkpoint_is_one_sentence(tmp_path: Path, capsys: p
         assert run(["checkpoint", *words]) == 1
         assert "holds none that is whole" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_in_the_place_of_a_command_is_told_the_line(
+    saved: tuple[Path, nn.Module], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["checkpoint", str(saved[0])]) == 2
+    assert f"autopipe checkpoint inspect {saved[0]}" in " ".join(capsys.readouterr().err.split())

@@ -5,11 +5,13 @@ import re
 import msgspec
 import pytest
 
+from autopipe.documents.plan import EdgePlan
 from autopipe.documents.profile import Source
 from autopipe.reporting.plan_table import (
     alternative_table,
     certificate_sentence,
     headline,
+    link_sentence,
     plan_report,
     rank_table,
     stage_table,
@@ -46,7 +48,7 @@ def test_a_rank_without_a_limit_shows_a_dash() -> None:
 @pytest.mark.parametrize(
     ("status", "words"),
     [
-        ("optimal", "Solved to the end"),
+        ("optimal", "Two proofs. Of the stages: none are better, HiGHS"),
         ("feasible", "Stopped at a limit of time or work with a plan at most 1.1 % above the lower bound"),
         ("heuristic", "Found without a solver"),
     ],
@@ -55,6 +57,26 @@ def test_certificate_says_how_the_search_ended(status: str, words: str) -> None:
     sentence = certificate_sentence(samples.plan(status).certificate).plain
     assert sentence.startswith(words)
     assert "297.00 ms" in sentence
+
+
+@pytest.mark.parametrize(
+    ("speed", "latency", "words"),
+    [(None, None, "taken as free"), (25 * 10**9, 5000, "25 GB/s, latency 5.00 us"), (None, 5000, "bandwidth taken as")],
+)
+def test_the_links_that_were_assumed_are_named(speed: int | None, latency: int | None, words: str) -> None:
+    edge = EdgePlan(
+        source=0, target=1, gradient=True, forward_bytes=8, backward_bytes=8, latency_ns=latency, bytes_per_s=speed
+    )
+    text = link_sentence(msgspec.structs.replace(samples.plan(), edges=(edge, edge))).plain
+    assert words in text
+    assert "--bandwidth" in text
+
+
+def test_names_of_layers_break_at_their_dots() -> None:
+    stage = msgspec.structs.replace(samples.plan().stages[0], layers=("vit.embeddings.patch_embeddings", "vit.layer.1"))
+    plan = samples.plan()
+    text = as_text(stage_table(msgspec.structs.replace(plan, stages=(stage, *plan.stages[1:]))))
+    assert re.search(r" patch_embeddings( |$)", text, re.MULTILINE)
 
 
 def test_alternatives_that_do_not_fit_come_last_with_their_reason() -> None:
