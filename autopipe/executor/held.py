@@ -185,7 +185,7 @@ class HeldModel:
 
     def full_state_dict(self) -> dict[str, Tensor]:
         """Return the whole model's state on the CPU, under the original names. All ranks call it."""
-        with self._ranks.together("gathering the model's state"):
+        with self._ranks.together("gathering the model's state, which all ranks call"):
             return gather_state(self.state_dict(), self._graph, self._ranks.endpoint)
 
     @typed
@@ -212,5 +212,5 @@ class HeldModel:
         if self.rank == 0 and self.replica == 0:
             write_state(state, path)
         if self._ranks.endpoint is not None:
-            with self._ranks.together("writing the model's state"):
+            with self._ranks.together("writing the model's state, which all ranks call"):
                 self._ranks.endpoint.gather_notes(b"saved")

@@ -265,7 +265,7 @@ class Pipeline(Resumable):
             where += f" of {self.layout.replicas} replicas"
         return (
             f"Pipeline({self._graph.model}, {len(self.layout.stage_ranks)} stages, {self.layout.micro_batches} "
-            f"micro-batches, {self.layout.schedule}, {where})"
+            f"micro-batch{'es' if self.layout.micro_batches != 1 else ''}, {self.layout.schedule}, {where})"
         )
 
     def _run(self, request: Request) -> Tensor:

@@ -52,18 +52,24 @@ def _changes(space: Space, best: Candidate) -> Iterator[str]:
             for one in cluster.devices
         )
         found = _step(space, best, cluster=msgspec.structs.replace(cluster, devices=more))
-        yield _sentence("One GiB more on each device", found, best.step_ns)
+        yield _sentence("One GiB more on each device", _no_longer(found, best), best.step_ns)
     yield _one_more_device(space, best)
     doubled = msgspec.structs.replace(request, batch_size=2 * request.batch_size)
     found = _step(space, best, request=doubled, micro_batches=2 * problem.micro_batches)
     yield _sentence("Twice the micro-batches", None if found is None else found // 2, best.step_ns, each="a sample")
     if len(cluster.devices) > 1 and cluster != (faster := _with_faster_links(cluster)):
-        yield _sentence("Links of twice the speed", _step(space, best, cluster=faster), best.step_ns)
+        found = _step(space, best, cluster=faster)
+        yield _sentence("Links of twice the speed", _no_longer(found, best), best.step_ns)
     if recomputable(problem.intervals.sized.costs) and request.recompute == "auto":
         other = "none" if best.costed.recompute else "all"
         found = _step(space, best, request=msgspec.structs.replace(request, recompute=other))
         what = "No recompute" if other == "none" else "Recompute of all layers"
         yield _sentence(what, found, best.step_ns)
+
+
+def _no_longer(found: int | None, best: Candidate) -> int:
+    """Return the step after a change that forbids nothing: the plan itself is left, where a quick look finds none as fast."""
+    return best.step_ns if found is None else min(found, best.step_ns)
 
 
 def _one_more_device(space: Space, best: Candidate) -> str:
