@@ -68,7 +68,7 @@ def _changes(space: Space, best: Candidate) -> Iterator[str]:
 
 
 def _no_longer(found: int | None, best: Candidate) -> int:
-    """Return the step after a change that forbids nothing: the plan itself is left, where a quick look finds none as fast."""
+    """Return the step after a change that forbids nothing: at worst the plan itself is left."""
     return best.step_ns if found is None else min(found, best.step_ns)
 
 
