@@ -86,8 +86,7 @@ def holding_bytes(
     memory: IntervalMemory, times: IntervalTimes, held: StageHolding, *, stage: int, stages: int, micro_batches: int
 ) -> Table:
     """Return what each interval as ``stage`` holds at one moment, beside its state and the micro-batch in hand."""
-    unsent_far = min(micro_batches, max(SEND_SLACK + max(1, stages - 1 - stage), held.unanswered))
-    unsent_far_gradients = min(micro_batches, SEND_SLACK + max(1, stage))
+    unsent_far, unsent_far_gradients = far_counts(held, stage=stage, stages=stages, micro_batches=micro_batches)
     return (
         held.in_flight * memory.saved
         + held.inputs * times.input_bytes
@@ -97,6 +96,12 @@ def holding_bytes(
         + held.input_gradients * memory.near_input_gradients
         + unsent_far_gradients * memory.far_input_gradients
     )
+
+
+def far_counts(held: StageHolding, *, stage: int, stages: int, micro_batches: int) -> tuple[int, int]:
+    """Return how many messages over stages, and gradients of such, may not have left ``stage`` at most."""
+    outputs = max(SEND_SLACK + max(1, stages - 1 - stage), held.unanswered)
+    return min(micro_batches, outputs), min(micro_batches, SEND_SLACK + max(1, stage))
 
 
 def _held(sized: SizedProfile, layers: tuple[ProfiledLayer, ...]) -> tuple[Table, Table]:

@@ -6,10 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from autopipe.costs.memory import IntervalMemory
+from autopipe.costs.memory import IntervalMemory, far_counts
 from autopipe.costs.tables import Table
 from autopipe.planner.problem import Problem
-from autopipe.schedules.comms import SEND_SLACK
 from autopipe.schedules.moments import Moment
 
 
@@ -110,8 +109,7 @@ def _features(problem: Problem, arc: Arc) -> tuple[int, ...]:
 def _coefficients(problem: Problem, moment: Moment, stage: int) -> npt.NDArray[np.int64]:
     """Return how often each feature counts, as `costs.memory.holding_bytes` has it."""
     held = moment.held[moment.stages.index(stage)]
-    far = min(problem.micro_batches, max(SEND_SLACK + max(1, problem.stages - 1 - stage), held.unanswered))
-    far_gradients = min(problem.micro_batches, SEND_SLACK + max(1, stage))
+    far, far_gradients = far_counts(held, stage=stage, stages=problem.stages, micro_batches=problem.micro_batches)
     return np.array(
         (
             1,
